@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# ztunnel itself, the proxy of Istio's ambient mode, with proxies of a mesh of `leno up`: HBONE both ways, HTTP and bytes,
-# under the policies of both, with certificates of one authority.
+# Tests ztunnel, the proxy of Istio's ambient mode, together with proxies of a mesh of `leno up`: HBONE in both
+# directions, HTTP and opaque bytes, under the policies of both, with certificates of one authority.
 #
 #   scripts/apart.sh scripts/ambient-test.sh --ztunnel PATH     needs root, Go, Python, curl, iptables and nsenter; debug
 #                                                              builds of the programs (with --examples)
 #
-# PATH is any build of istio/ztunnel; LENO_ZTUNNEL is the same. It takes half an hour of a processor to build:
+# PATH is any build of istio/ztunnel; the variable LENO_ZTUNNEL may name it instead. Building it takes half an hour
+# of processor time:
 #   git clone https://github.com/istio/ztunnel && cd ztunnel && cargo build --release --no-default-features --features tls-aws-lc
 #
 #   web, cart (meshed) ══ HBONE ══► ztunnel ──► http :8080, echo :9000 of far
@@ -30,7 +31,7 @@ done
 scripts/tools.sh spiffe
 place=$(mktemp -d /tmp/ambient.XXXXXX)
 chmod 755 "$place"
-# A user without rights runs it.
+# ztunnel runs as a user without rights, who must be able to read the program.
 install -m 755 "$ztunnel" "$place/program"
 mkdir "$place/sockets"
 chmod 755 "$place/sockets"
@@ -58,7 +59,8 @@ starts() { # name, command...
   pids+=($!)
 }
 
-# The authority: the same for proxies of the mesh, over the SPIFFE Workload API, and for ztunnel, over Istio's service.
+# Starts the authority. It is the same for proxies of the mesh, through the SPIFFE Workload API, and for ztunnel,
+# through Istio's service.
 ids=()
 for one in control:control web:ns/lab/sa/web cart:ns/lab/sa/cart echo:ns/lab/sa/echo istio:istio; do
   ids+=("${one%%:*}=spiffe://cluster.local/${one#*:}")
@@ -111,7 +113,7 @@ far=$(address far) cart=$(address cart) echo=$(address echo)
 netns=/run/netns/$(of far 'one["surroundings"]["netns"]')
 inside=(nsenter --net="$netns")
 
-# ztunnel in the namespace of far, as user 1337; what other users connect to goes through it.
+# Starts ztunnel in the network namespace of far, as user 1337. Connections of other users go through ztunnel.
 {
   echo "workloads:"
   for one in web cart echo far; do
@@ -166,7 +168,7 @@ echo "$closed" >>"$place/mesh.yaml"
 denied() { ! sends_back far "$echo:9000" && counted echo 'leno_authorization_total{decision="deny"'; }
 until_ok "policy of echo" denied
 sends_back web "$echo:9000" || fail "the policy of echo permits web"
-# Without ztunnel there is no way in under strict.
+# Without ztunnel, strict mode permits no connection.
 kill "${pids[-1]}"
 wait "${pids[-1]}" 2>/dev/null || true
 unset 'pids[-1]'

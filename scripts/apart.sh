@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs a command that starts meshes on a machine that it shares with no other mesh: its own network, bpffs, and folders
-# for meshes and network namespaces. Control groups and temporary files have names of their own for every mesh.
+# Runs a command that starts meshes on a machine that it shares with no other mesh: its own network, bpffs, and
+# folders for meshes and network namespaces. The names of control groups and temporary files are different for
+# every mesh anyway.
 #
 #   scripts/apart.sh COMMAND [ARGUMENT...]
 #
@@ -8,8 +9,9 @@
 set -euo pipefail
 
 [ "$(id -u)" = 0 ] || exec "$@"
-# /run itself is another one, with what else is in it: a folder on which another one is mounted can be removed by a process
-# outside, as a mesh does with folders that it leaves empty, and the kernel then takes the mount away too.
+# The whole of /run is replaced, with the other entries mounted into it. Mounting only on /run/leno would not be
+# enough: a process outside can remove a folder on which another one is mounted, as a mesh does with folders that
+# it leaves empty, and the kernel then removes the mount as well.
 exec unshare --mount --net bash -euc '
   ip link set lo up
   run=$(mktemp -d)
@@ -23,7 +25,7 @@ exec unshare --mount --net bash -euc '
       cp -P "$entry" "$own"
     else
       if [ -d "$entry" ]; then mkdir "$own"; else : >"$own"; fi
-      # It may have been removed meanwhile.
+      # The entry may have been removed meanwhile.
       mount --rbind "$entry" "$own" 2>/dev/null || rm -r "$own"
     fi
   done

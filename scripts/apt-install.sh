@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs Debian packages (as root) without starting what they bring: tests and clusters run their own.
+# Installs Debian packages (as root) without starting the services that they contain, because tests and clusters
+# start their own.
 set -euo pipefail
 
 echo "installing: $*" >&2
@@ -9,7 +10,7 @@ if [ ! -e "$policy" ]; then
   trap 'rm -f "$policy"' EXIT
 fi
 apt-get update -qq
-# A distribution may lack a package that only some tests need: Ubuntu has no chromium.
+# A distribution may lack a package that only some tests need; Ubuntu, for example, has no chromium.
 known=()
 for package in "$@"; do
   if [ -n "$(apt-cache madison "$package")" ]; then known+=("$package"); else echo "apt has no package $package: going on without it" >&2; fi

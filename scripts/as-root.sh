@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command as root: directly, or through sudo, saying why. `--check` alone only says whether that is possible, before
-# a long build.
+# Runs a command as root, directly or through sudo, and prints why. With only `--check`, just tests whether that is
+# possible, before a long build.
 set -euo pipefail
 [ "$(id -u)" = 0 ] && { [ "${1-}" = --check ] && exit; exec "$@"; }
 if ! command -v sudo >/dev/null; then

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Builds the proxy of an earlier release into before/ of the target directory, and prints its path: what CLUSTER_BEFORE is
-# for TestSkew of e2e/cluster. It is built once: 5 minutes on two idle cores.
+# Builds the proxy of an earlier release into before/ of the target directory, and prints its path, which is the
+# value of CLUSTER_BEFORE for TestSkew of e2e/cluster. It is built only once, which takes 5 minutes on two idle
+# cores.
 #
 #   scripts/before.sh
 #   BEFORE=COMMIT scripts/before.sh      of another commit
 #
-# The release is the newest one of an earlier minor version. Until there is one, it is the last commit before the control plane
-# had AuthorizationPolicies whose lock file is complete: such a proxy speaks today's version of discovery and lacks a feature (decision 132).
+# The release is the newest one of an earlier minor version. As long as there is none, it is the last commit with a
+# complete lock file before the control plane had AuthorizationPolicies. A proxy of that commit uses today's
+# version of discovery but lacks a feature (decision 132).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,7 +26,7 @@ if [ ! -e "$program" ]; then
   rm -rf "$target/src"
   mkdir -p "$target/src" "${program%/*}"
   git archive "$commit" | tar -x -C "$target/src"
-  # In a folder of its own, or it would take the place of today's proxy.
+  # The proxy is built in a separate folder; otherwise it would replace today's proxy.
   (cd "$target/src" && CARGO_TARGET_DIR=$target/build cargo build --locked -p leno-proxy >&2)
   mv "$target/build/debug/leno-proxy" "$program"
   rm -rf "$target/build" "$target/src"

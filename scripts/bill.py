@@ -20,11 +20,12 @@ from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 
-# Debian's static libraries that programs with libbpf are linked with, each with the package that has its licence.
+# Debian's static libraries with which programs that use libbpf are linked, each with the package that contains its
+# licence.
 OF_LIBBPF = {"libelf-dev": "libelf1", "zlib1g-dev": "zlib1g", "libzstd-dev": "libzstd1"}
-# What every program is linked with.
+# The libraries with which every program is linked.
 OF_ALL = {"libc6-dev": "libc6"}
-# The agent loads libraries.
+# The programs that load libraries at run time.
 DYNAMIC = {"leno-agent"}
 TEXTS = re.compile(r"(LICEN[SC]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE)", re.IGNORECASE)
 SPEC = re.compile(r"^(\S+) v(\S+)")
@@ -179,7 +180,7 @@ def packages_of_files(files):
         wanted |= {str(Path(path).resolve()) for path in re.findall(r"(/\S+) \(0x", loaded)}
     found = set()
     for file in wanted:
-        # Debian has merged /lib into /usr/lib, and its lists of files have either.
+        # Debian has merged /lib into /usr/lib, and its lists of files may contain either path.
         for path in {file, file.removeprefix("/usr")}:
             owners = subprocess.run(["dpkg-query", "--search", path], capture_output=True, text=True).stdout
             found |= {line.split(":")[0] for line in owners.splitlines()}

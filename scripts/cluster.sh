@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a test cluster's binaries into cluster/ of the target directory, installs the Debian packages
-# that it needs, and hands on to one of them:
+# Builds a test cluster's binaries into cluster/ of the target directory, installs the Debian packages that they
+# need, and runs one of them:
 #
 #   scripts/cluster.sh up --nodes 2     from nothing to nodes that are Ready
 #   scripts/cluster.sh kubectl get pods -A
@@ -9,7 +9,8 @@
 #   scripts/cluster.sh api              the path of etcd and the API server as one binary, built here
 #   scripts/cluster.sh api-test         the controller, the agent and leno against etcd and the API server alone
 #
-# The first build compiles Kubernetes: 10 minutes on two idle cores, seconds when nothing has changed.
+# The first build compiles Kubernetes, which takes 10 minutes on two idle cores; if nothing has changed, a build
+# takes seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,8 @@ PATH="$PATH:/usr/sbin:/sbin"
 command -v go >/dev/null || { echo "Go is missing: install 1.26 or newer as go.dev/doc/install says" >&2; exit 1; }
 export CGO_ENABLED=0
 
-# What `kubectl version` and the conformance reports show, and Helm compares with what a chart needs.
+# The version that `kubectl version` and the conformance reports show, and that Helm compares with the version that
+# a chart needs.
 minor=${kubernetes#v1.} minor=${minor%%.*}
 flags=(-s -w)
 for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
@@ -29,7 +31,7 @@ for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     -X "$package.gitTreeState=clean")
 done
 
-# etcd and the API server alone need nothing else: compiled in 4 minutes on two idle cores.
+# etcd and the API server alone need nothing else. Compiling them takes 4 minutes on two idle cores.
 if [[ "${1-}" == api || "${1-}" == api-test ]]; then
   [ -e "$target/api" ] || echo "building etcd and the API server $kubernetes: once, 4 minutes or more" >&2
   (cd e2e/cluster/kube && go build -trimpath -ldflags "${flags[*]}" -o "$target/api" ./api)
@@ -52,18 +54,17 @@ done
 case ${1-} in
   "") ;;
   test)
-    # What the nodes run of the mesh.
+    # Builds the mesh's programs that the nodes run.
     if [ -z "${CLUSTER_BIN:-}" ]; then
       cargo build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-agent -p leno-cni
       export CLUSTER_BIN="${target%/cluster}/debug"
     fi
     CLUSTER_BEFORE=${CLUSTER_BEFORE:-$(scripts/before.sh)}
     export CLUSTER_BEFORE
-    # CLUSTER_FACES names a folder with the programs face, smiley and color of Faces, static ones: without it what
-    # stands for them is built.
-    # Everything is there now, so that nothing may be left out.
+    # CLUSTER_FACES names a folder with static builds of the programs face, smiley and color of Faces; without it,
+    # stand-ins for them are built. By now everything exists, so no test may be left out.
     export LENO_REQUIRE="${LENO_REQUIRE:+$LENO_REQUIRE,}cluster"
-    # Half an hour on two idle cores; go test would end it after ten minutes.
+    # The tests take half an hour on two idle cores; by default, go test would end them after ten minutes.
     cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -timeout 50m -v ./... "${@:2}" ;;
   *) exec "$target/cluster" "$1" --state "$target/state" --kube "$target/kube" "${@:2}" ;;
 esac

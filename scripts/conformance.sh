@@ -2,13 +2,13 @@
 # Runs the Gateway API's conformance suite for meshes against Leno, and writes its report to docs/conformance:
 #
 #   scripts/conformance.sh                        in a cluster of two nodes that it starts and ends (needs root)
-#   KUBECONFIG=FILE scripts/conformance.sh        in that cluster, where Leno is installed already
+#   KUBECONFIG=FILE scripts/conformance.sh        in that cluster, in which Leno is already installed
 #   CHANNEL=experimental scripts/conformance.sh   with that channel's definitions; the mesh itself says what it can do
 #   SHARE=node scripts/conformance.sh             in node mode with that share (leno.dev/share); its report has another name
 #   scripts/conformance.sh --run-test MeshPorts   with flags of the suite's own; then nothing is written
 #
-# The programs are those in CLUSTER_BIN, else what cargo builds here. The suite's client and server are built from
-# their own module, for no registry is asked for their image.
+# The programs are those in CLUSTER_BIN; without that variable, cargo builds them here. The suite's client and
+# server are built from their own module, so no registry is asked for their image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

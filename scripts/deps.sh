@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the programs and headers that a target of make needs, through apt or dnf, when run as root; otherwise prints
-# the command to type. Prints nothing and costs milliseconds when everything is there.
+# Installs the programs and headers that a target of make needs, through apt or dnf, when run as root; otherwise
+# prints the command to type. If nothing is missing, prints nothing and takes milliseconds.
 #
 #   scripts/deps.sh build [TARGET]     compilers and headers, for a target of make of another name
 #   scripts/deps.sh fips      the same as build, and what the FIPS module of aws-lc is built with
@@ -11,13 +11,15 @@
 #   scripts/deps.sh kernels   the same as build, what boots Debian's kernels, and what their tests run
 #   scripts/deps.sh test      the same as bench, and every server and client that a test talks to
 #
-# For `test` without root only the programs of `build` are required: a test that lacks its server skips and says so.
+# For `test` without root, only the programs of `build` are required. A test whose server is missing is skipped and
+# says so.
 set -euo pipefail
 
 rust_min=1.95
 purpose=${1:-test}
 
-# Program or file, Debian's package (Ubuntu's too), Fedora's package. "-": Fedora has none.
+# The columns are: a program or file, the package of Debian and Ubuntu that contains it, and Fedora's package. "-"
+# means that Fedora has none.
 build='
   cc gcc gcc
   clang clang clang
@@ -102,7 +104,7 @@ esac
 
 PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
 
-# Packages of the programs and files in the table on standard input that this machine lacks.
+# Prints the packages that this machine lacks, of the programs and files in the table on standard input.
 missing_of() {
   local what debian fedora
   while read -r what debian fedora; do
@@ -117,7 +119,7 @@ missing_of() {
 
 mapfile -t missing < <(missing_of <<<"$wanted")
 if [ ${#missing[@]} -gt 0 ]; then
-  # What to type to install packages.
+  # Prints the command that installs packages.
   typed() { # packages...
     if command -v apt-get >/dev/null; then
       printf '\n  sudo sh -c "apt-get update && apt-get install -y --no-install-recommends %s"\n' "$*"

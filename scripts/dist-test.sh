@@ -31,7 +31,7 @@ version=$("$prefix/bin/leno" version)
 version=${version#leno }
 for program in "${programs[@]}"; do
   case $program in
-    # They end no TLS of a mesh, and have no FIPS module.
+    # These programs terminate no TLS of a mesh, and have no FIPS module.
     leno-broker | leno-bench) expected=${version%+fips} ;;
     *) expected=$version ;;
   esac
@@ -46,7 +46,7 @@ grep -q '^#compdef leno' "$prefix/share/zsh/site-functions/_leno" || fail "the c
 grep -q -e '--command leno ' "$prefix/share/fish/vendor_completions.d/leno.fish" || fail "the completions of fish are fish's"
 pass "manual pages and completions are there"
 
-# The section is one of optimised programs alone, which a release is made of.
+# Only optimised programs have this section, and a release consists of those.
 for program in "${programs[@]}"; do
   python3 - "$prefix/share/doc/leno/$program.cdx.json" "$prefix/bin/$program" "$version" <<'END' || fail "$program says what it is made of"
 import json, subprocess, sys, tempfile, zlib
@@ -55,7 +55,7 @@ crates = {one["name"] for one in bill["components"] if one["purl"].startswith("p
 program = sys.argv[2].rsplit("/", 1)[1]
 has_module = sys.argv[3].endswith("+fips") and program not in ("leno-broker", "leno-bench")
 module = "aws-lc-fips-sys" if has_module else "aws-lc-sys"
-# A broker has neither TLS nor a runtime.
+# A broker contains neither TLS nor a runtime.
 expected = {"leno-handover"} if program == "leno-broker" else {"rustls", "tokio", module}
 assert bill["bomFormat"] == "CycloneDX" and expected <= crates, crates
 assert program != "leno-broker" or not crates & {"rustls", "tokio", module}, crates
@@ -101,7 +101,7 @@ if command -v dpkg-deb >/dev/null; then
   pass "the .deb has the archive's programs"
 fi
 
-# A program that loads a library has an interpreter.
+# Only a program that loads a library has an interpreter.
 loads_none() {
   local headers
   headers=$(readelf --program-headers "$1") && [[ $headers != *INTERP* ]]

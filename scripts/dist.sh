@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes what a user without a compiler installs, in dist/ of the target directory:
+# Makes the files that a user without a compiler installs, in dist/ of the target directory:
 #
 #   leno-VERSION-linux-ARCH.tar.gz      programs, manual pages, completions, licences, a bill of materials for each program
 #   leno_VERSION_ARCH.deb               the same as a package of Debian and Ubuntu
@@ -27,7 +27,7 @@ version=${TAG:-$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)}
 version=${version#v}${FIPS:++fips}
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 export CARGO_TARGET_DIR=$target
-# The time in archives: that of the commit.
+# The time of the files in archives, which is the time of the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 case $(uname -m) in
@@ -48,7 +48,7 @@ for platform in "${platforms[@]}"; do
 done
 leno=${built[$here]}/leno
 
-# What is the same for all architectures, in the layout of a prefix such as /usr.
+# The files that are the same for all architectures, in the layout of a prefix such as /usr.
 shared=$draft/shared
 install -d "$shared"/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d,man/man1,doc/leno}
 "$leno" completion bash >"$shared/share/bash-completion/completions/leno"
@@ -65,7 +65,7 @@ triple_of() { # platform
   esac
 }
 
-# A tar archive whose bytes depend on nothing but the files.
+# Makes a tar archive whose bytes depend only on the files.
 archive() { # folder, its entries...
   tar --create --directory "$1" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     --mode=u=rwX,go=rX "${@:2}" | gzip --no-name
@@ -76,7 +76,7 @@ package() { # architecture, folder of the prefix: prints a .deb
   install -d "$root/DEBIAN" "$root/usr"
   cp -a "$2/." "$root/usr"
   mv "$root/usr/share/doc/leno/LICENSE" "$root/usr/share/doc/leno/copyright"
-  # Debian's zsh reads completions of packages there.
+  # In this folder, Debian's zsh looks for the completions of packages.
   mkdir "$root/usr/share/zsh/vendor-completions"
   mv "$root"/usr/share/zsh/site-functions/_leno "$root/usr/share/zsh/vendor-completions"
   rmdir "$root/usr/share/zsh/site-functions"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the site of the documentation in site/ of the target directory, from the Markdown files of the repository and the
-# files that they link to, and refuses broken links, broken anchors, pages that are in no menu, and code blocks that
-# cannot be right (docs/site_checks.py). Which tool and why: docs/decisions/055-site.md.
+# Makes the site of the documentation in site/ of the target directory, from the Markdown files of the repository
+# and the files to which they link. Fails for broken links, broken anchors, pages that are in no menu, and code
+# blocks that cannot be right (docs/site_checks.py). docs/decisions/055-site.md explains the choice of the tool.
 #
 #   scripts/docs.sh             the site
 #   scripts/docs.sh serve       the site on 127.0.0.1:8000
@@ -14,7 +14,7 @@ tools=${LENO_TOOLS:-$target/tools}
 draft=$(mktemp -d "$target/.site.XXXXXX")
 trap 'rm -rf "$draft"' EXIT
 
-# The same folders as in the repository, so that every relative link holds.
+# The folders are the same as in the repository, so that every relative link works.
 linked() { # files that pages link to
   local page
   while read -r page; do

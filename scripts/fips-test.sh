@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds the programs with the FIPS module of aws-lc, and a mesh of `leno up --tls-profile fips` with them: two real proxies
-# of either mode, and OpenSSL as a peer that offers what is not approved.
+# Builds the programs with the FIPS module of aws-lc, and tests a mesh of `leno up --tls-profile fips` with them:
+# two real proxies in both modes, and OpenSSL as a peer that offers unapproved algorithms.
 #
 #   scripts/apart.sh scripts/fips-test.sh     needs root, cmake, Go, perl, Python, curl and openssl
 #
-# The module takes minutes to compile. The programs are those of the debug profile, in fips/ of the target directory.
+# Compiling the module takes minutes. The programs have the debug profile, and are in fips/ of the target
+# directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
@@ -29,13 +30,13 @@ build() { # features
     --bin leno --bin leno-proxy --bin leno-broker --bin leno-controller --bin leno-peer "$@"
 }
 begin=$SECONDS
-# No library of the machine in place of the module's own sources.
+# The module is built from its own sources, not replaced by a library of the machine.
 AWS_LC_FIPS_SYS_USE_SYSTEM=0 build --features leno/fips,leno-proxy/fips,leno-controller/fips
 echo "built with the module in $((SECONDS - begin)) s"
 rm -rf "$programs"
 mkdir "$programs"
 cp "$target"/debug/{leno,leno-proxy,leno-broker,leno-controller,leno-peer} "$programs"
-# What other tests find in the target directory has no module.
+# Other tests must find programs without the module in the target directory.
 build
 
 for program in leno-proxy leno-controller; do
@@ -67,7 +68,7 @@ spec:
   command: [$programs/leno-peer, http, --listen, '[::]:8080']
   ports: [{name: http, port: 8080, appProtocol: http}]
 END
-# A ServerHello with a key share of X25519MLKEM768: 0x11ec, of 1120 bytes.
+# A ServerHello whose key share is X25519MLKEM768: 0x11ec, of 1120 bytes.
 cat >"$place/hybrid.py" <<'END'
 import socket
 import sys
@@ -80,7 +81,7 @@ while b"\x00\x33\x04\x64\x11\xec\x04\x60" not in link.recv(65535):
 END
 run() { "$programs/leno" exec --name "$name" -n lab "$@"; }
 pages() { run "$1" -- curl -sf http://127.0.0.1:15020/metrics; }
-# What a client that is no proxy sees of a handshake: the suite that the proxy accepts, or its alert.
+# Prints what a client that is no proxy sees of a handshake: the suite that the proxy accepts, or its alert.
 hello() { # options of openssl
   # shellcheck disable=SC2016
   run plain -- sh -c 'openssl s_client -connect cart-0.cart:8080 -alpn leno-h2 -tls1_3 "$@" </dev/null 2>&1 || true' sh "$@"

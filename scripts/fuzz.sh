@@ -3,21 +3,22 @@
 #
 #   FUZZ_SECONDS=600 scripts/fuzz.sh [TARGET...]
 #
-# libFuzzer guided by coverage, which flags of the stable compiler put in. It starts from the
-# committed corpus and from what earlier runs found, in fuzz/ of the target directory. An input
-# that fails is put into the committed corpus, where `make test` replays it; FUZZ_KEEP=1 adds some
-# of the new inputs too.
+# libFuzzer is guided by coverage counters, which flags of the stable compiler insert. It starts from the committed
+# corpus and from the inputs that earlier runs have found, in fuzz/ of the target directory. An input that fails is
+# added to the committed corpus, where `make test` replays it; with FUZZ_KEEP=1, some of the new inputs are added
+# as well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${FUZZ_SECONDS:-60}
 target_dir=${CARGO_TARGET_DIR:-target}
 host=$(rustc -vV | awk '/^host:/ {print $2}')
-# Inputs of a target in the corpus, and their size: a replay takes seconds, a clone little.
+# The limits for the inputs of a target in the corpus: their number and size. With them, a replay takes seconds,
+# and a clone of the repository stays small.
 most_files=120
 most_bytes=2048
 
-# Build scripts and macros are of the host and stay as they are, which --target sees to.
+# Build scripts and macros are built for the host without these flags; --target makes sure of that.
 coverage=(
   -Cpasses=sancov-module
   -Cllvm-args=-sanitizer-coverage-level=4
@@ -42,7 +43,7 @@ for name in "$@"; do
   grep -E '^(Done|stat::number_of_executed|stat::average_exec)|INITED|panicked' "$log" || true
   grep -oE 'cov: [0-9]+ ft: [0-9]+ corp: [0-9]+' "$log" | tail -1 || true
   if [ -n "${FUZZ_KEEP:-}" ]; then
-    # The smallest set that covers as much, then as many of it as there is room for.
+    # Keeps the smallest set of inputs with the same coverage, and then as many more as the limits permit.
     merged=$(mktemp -d)
     LENO_FUZZ_TARGET=$name "$program" -merge=1 -max_len=$most_bytes "$merged" "$corpus/$name" \
       "$found" > "$log.merge" 2>&1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds Helm, in the version of e2e/helm, into cluster/ of the target directory, and prints its path. The first build
-# takes some minutes, later ones seconds. LENO_HELM gives it to the tests that need it:
+# Builds Helm, in the version of e2e/helm, into cluster/ of the target directory, and prints its path. The first
+# build takes some minutes, later ones seconds. The variable LENO_HELM passes it to the tests that need it:
 #
 #   LENO_HELM=$(scripts/helm.sh) cargo test -p leno-charts
 set -euo pipefail

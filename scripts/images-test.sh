@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the images that scripts/images.sh has made (as root): what is in them, that containerd takes them, and that
-# their programs run, those of another architecture in qemu. Installs what that needs.
+# Tests the images that scripts/images.sh has made (as root): their content, that containerd accepts them, and that
+# their programs run; those of another architecture run in qemu. Installs the packages that are necessary for this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +12,6 @@ missing=()
 command -v containerd >/dev/null || missing+=(containerd)
 command -v qemu-aarch64-static >/dev/null || missing+=(qemu-user-static)
 [ ${#missing[@]} = 0 ] || scripts/apt-install.sh "${missing[@]}"
-# Everything is there now, so that nothing may be left out.
+# By now everything is installed, so no test may be left out.
 export LENO_REQUIRE="${LENO_REQUIRE:+$LENO_REQUIRE,}images"
 cd e2e/cluster && CGO_ENABLED=0 CLUSTER_IMAGES="$images" go test -count=1 -v -run '^Test(Made)?Image' .

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the images that an installation needs, and that of `leno bench` in a cluster, without a container engine:
-# <target>/images/leno*.tar, with a bill of materials beside each (leno*.cdx.json), each an OCI layout that `ctr images import`, `skopeo copy oci-archive:...` and `podman load` take.
+# Makes the images that an installation needs, and the image of `leno bench` in a cluster, without a container
+# engine. They are <target>/images/leno*.tar, each with a bill of materials (leno*.cdx.json). Each is an OCI layout
+# that `ctr images import`, `skopeo copy oci-archive:...` and `podman load` accept.
 #
 #   scripts/images.sh             optimised; programs that load no library are linked so
 #   scripts/images.sh --debug     what `cargo build` makes, with the libraries that it loads
@@ -54,7 +55,7 @@ image() { # name, user, file of the image=file of this machine ...
   mkdir -p "$parts/$name"
   "$out/image-tool" image --platform "$platform" --root "$root" --name "$prefix$name:$tag" --user "$user" \
     --entrypoint "/$name" --out "$parts/$name/${platform#linux/}.tar" "$@"
-  # Its bill of materials: our programs, and what is Debian's.
+  # Adds the image's bill of materials: our programs, and Debian's packages.
   local of_image files=() programs=()
   for of_image in "$@"; do
     files+=("${of_image#*=}") of_image=${of_image%%=*}
@@ -80,7 +81,7 @@ for platform in "${platforms[@]}"; do
   image leno-proxy 2102:2102 "/leno-proxy=$binaries/leno-proxy"
   image leno-controller 65532:65532 "/leno-controller=$binaries/leno-controller"
 
-  # The multi-call program has one name for each of its calls.
+  # The multi-call program has one name for each of its commands.
   tools=("/usr/sbin/nft=$root/usr/sbin/nft")
   for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
     tools+=("/usr/sbin/$name=$root/usr/sbin/${name/tables/tables-nft}")
@@ -91,7 +92,7 @@ for platform in "${platforms[@]}"; do
   image leno-agent 0:0 "/leno-agent=$binaries/leno-agent" "/leno-cni=$binaries/leno-cni" "/leno-proxy=$binaries/leno-proxy" \
     "/leno-broker=$binaries/leno-broker" "${tools[@]}"
 
-  # The client and the services of `leno bench run --context`.
+  # The image with the client and the services of `leno bench run --context`.
   image leno-bench 65532:65532 "/leno-bench=$binaries/leno-bench"
 done
 

@@ -2,10 +2,10 @@
 # Installs a release of Leno: verifies its archive against SHA256SUMS, and unpacks it below a prefix. Nothing is compiled
 # and nothing else is installed.
 #
-#   install.sh                              the archive that lies beside this script, below /usr/local
+#   install.sh                              installs the archive in the folder of this script, below /usr/local
 #   install.sh --from FOLDER_OR_URL         from there; over https with curl
-#   install.sh --prefix ~/.local            another place; its bin/ has to be in PATH
-#   install.sh --sha256 SUM                 also compares SHA256SUMS itself with the sum that you got another way
+#   install.sh --prefix ~/.local            another place, whose bin/ must be in PATH
+#   install.sh --sha256 SUM                 also compares the sum of SHA256SUMS itself with one from another source
 #   install.sh --uninstall                  removes what was installed below the prefix
 set -eu
 
@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-# The files of the installation, one a line, relative to the prefix.
+# The files of the installation, one per line, relative to the prefix.
 list=$prefix/share/leno/installed
 remove() {
   while read -r file; do rm -f "$prefix/$file"; done <"$list"
@@ -70,11 +70,11 @@ grep -F "  $archive" "$work/SHA256SUMS" | (cd "$work" && sha256sum --check --sta
 mkdir -p "$prefix/share/leno" || fail "cannot write to $prefix: use sudo, or --prefix ~/.local"
 mkdir "$work/new"
 tar --extract --gzip --file "$work/$archive" --directory "$work/new" --strip-components=1 --no-same-owner
-# An earlier version may have had files that this one has not.
+# An earlier version may have had files that this version lacks.
 [ ! -e "$list" ] || remove
 mkdir -p "$prefix/share/leno"
 (cd "$work/new" && find . -type f | sed 's|^\./||' | sort) >"$list"
-# Each file replaces the old one at once: a program that runs goes on with the one that it has.
+# Each file is replaced atomically, so a running program continues with the file that it has opened.
 while read -r file; do
   mkdir -p "$prefix/$(dirname "$file")"
   cp -p "$work/new/$file" "$prefix/$file.new"

@@ -3,17 +3,17 @@
 # kernel did: the programs that it verified and attached, and the tests of capture and flows that passed.
 #
 #   scripts/kernels.sh                       all kernels of the matrix
-#   scripts/kernels.sh bullseye trixie       those of these suites alone; docs/kernels.md stays as it is
+#   scripts/kernels.sh bullseye trixie       only those of these suites; docs/kernels.md stays as it is
 #
-# Nothing is installed but qemu and busybox: apt has a state of its own in <target>/kernels, and kernels are unpacked
-# there. LENO_KERNELS_ACCEL=kvm boots with KVM, where the machine has it for guests; the default is emulation.
+# Only qemu and busybox are installed. apt uses separate state in <target>/kernels, and kernels are unpacked there.
+# LENO_KERNELS_ACCEL=kvm boots with KVM, if the machine supports it; the default is emulation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Suites with a kernel package, and the Debian releases that they belong to. The kernels are those for clouds: they have
-# the same configuration of BPF, cgroups and networking, and fewer drivers.
+# The suites with a kernel package. The names are those of Debian releases and their repositories. The kernels are
+# those for clouds, which have the same configuration of BPF, cgroups and networking as others, but fewer drivers.
 matrix=(bullseye-security bookworm trixie trixie-backports)
-# Tests of leno-capture that pass through every hook; emulated, all of them take half an hour.
+# Tests of leno-capture that use every hook. All its tests together would take half an hour in emulation.
 cases=(
   under_ebpf::outbound_ipv4_keeps_the_original_destination
   under_ebpf::outbound_ipv6_keeps_the_original_destination
@@ -70,7 +70,7 @@ unpack_kernel() { # suite: prints the folder with vmlinuz and modules
   if [ "$(cat "$folder/release" 2>/dev/null)" != "$release $version" ]; then
     rm -rf "$folder"
     mkdir -p "$folder/root"
-    # Since 7, the kernel and its modules are packages of their own.
+    # Since version 7, the kernel and its modules are separate packages.
     for one in "$image" "linux-binary-$release" "linux-modules-$release"; do
       [ -n "$(apt apt-cache show "$one=$version" 2>/dev/null)" ] || continue
       (cd "$work/debs" && apt apt-get download "$one=$version" >/dev/null)
@@ -105,7 +105,7 @@ copy_python() { # root: the one of Debian, without what no test needs; some of i
   done
 }
 
-# The programs, once for all kernels.
+# Makes the programs, once for all kernels.
 make_programs() {
   local root=$work/programs one name
   cargo test --no-run --message-format=json -p leno-bpf -p leno-capture -p leno-flows 2>/dev/null >"$work/built.json" ||
@@ -125,7 +125,7 @@ make_programs() {
   [ ! -d /usr/lib/x86_64-linux-gnu/xtables ] || cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
   copy_python "$root"
   cp -L /etc/protocols /etc/services "$root/etc/" # nft names protocols by them
-  # The unit tests of the loader, and the tests named kernel.
+  # Adds the unit tests of the loader, and the tests named kernel.
   python3 - "$work/built.json" <<'END' | while read -r name one; do
 import json, sys
 for line in open(sys.argv[1]):
@@ -187,7 +187,7 @@ boot() { # folder of a kernel: its console is in `console` there
   mkdir -p "$root/lib/modules"
   cp -r "$modules" "$root/lib/modules/"
   modules=$root/lib/modules/$(basename "$modules")
-  # Networking and what it needs; everything else cannot be used in this guest.
+  # Keeps the modules for networking and those that they need; others cannot be used in this guest.
   rm -rf "$modules"/{vmlinuz,build,source} "$modules"/kernel/{sound,fs}
   find "$modules/kernel/drivers" -mindepth 1 -maxdepth 1 ! -name net -exec rm -r {} + 2>/dev/null || true
   find "$modules/kernel/drivers/net" -type f ! -name 'veth.ko*' ! -name 'dummy.ko*' -delete
@@ -195,7 +195,7 @@ boot() { # folder of a kernel: its console is in `console` there
   find "$modules" -name '*.ko.zst' -exec zstd -q --rm -d {} +
   busybox depmod -b "$root" "$(basename "$modules")"
   (cd "$work/programs" && find . | busybox cpio -o -H newc 2>/dev/null) >"$folder/initrd"
-  # The kernel unpacks several archives one after another.
+  # The kernel unpacks several archives that follow each other in the file.
   (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) >>"$folder/initrd"
   timeout "$limit" qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m "$memory" -nographic -no-reboot -nic none \
     -kernel "$folder/vmlinuz" -initrd "$folder/initrd" -append "console=ttyS0 quiet panic=-1 rdinit=/init" \

@@ -51,7 +51,7 @@ def read(folder):
             kernel["preflight"] = json.loads(next(line for line in lines if line.startswith("{")))
         elif name.startswith("tests "):
             text = "\n".join(lines)
-            # The last one: a test may run others in a process of its own.
+            # Takes the last result, because a test may run others in a separate process.
             results = re.findall(r"test result: .* (\d+) passed; (\d+) failed", text)
             failed = sorted(set(re.findall(r"^test (\S+) .*FAILED$", text, re.M)))
             kernel["tests"][name[6:]] = {

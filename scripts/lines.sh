@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Lines of Rust of each crate: all of them, and those of its tests (`mod tests`, files named tests, the folder tests).
+# Prints the number of lines of Rust of each crate: all lines, and those of its tests (`mod tests`, files named
+# tests, the folder tests).
 #
 #   scripts/lines.sh            every crate
 #   scripts/lines.sh bench      the crates below a folder, and their sum

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Refuses links to nowhere: every relative link of a *.md file leads to a file or folder of the repository, its anchor
-# to a heading there, and every docs/*.md that any other file names exists.
+# Refuses broken links. Every relative link of a *.md file must lead to a file or folder of the repository, its
+# anchor must be a heading there, and every docs/*.md that any other file names must exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,8 @@ markdown=$(grep '\.md$' <<<"$files")
 # Reads the names of all files, then each *.md file twice: for its headings, then for its links.
 # shellcheck disable=SC2016,SC2086
 awk '
-  # GitHub makes the anchor of a heading so: lower case, spaces become hyphens, other punctuation goes.
+  # GitHub makes the anchor of a heading in this way: lower case, spaces become hyphens, other punctuation is
+  # dropped.
   function slug(text) {
     gsub(/\]\([^)]*\)/, "", text)
     text = tolower(text)
@@ -18,7 +19,7 @@ awk '
     gsub(/ /, "-", text)
     return text
   }
-  # The path that a link of `file` leads to, without "." and "..".
+  # The path to which a link in `file` leads, without "." and "..".
   function resolve(file, link,    parts, n, i, kept, path) {
     if (link !~ /^\//) { sub(/[^\/]*$/, "", file); link = file link }
     n = split(link, parts, "/"); kept = 0

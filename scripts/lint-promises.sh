@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Refuses a promise of docs/security.md without its test: every folder, file and test that the page names exists, and the test is in the
-# place named before it in its cell or paragraph, else in the one that its section gives ("Tests without a folder are in ...").
+# Refuses a promise of docs/security.md without its test. Every folder, file and test that the page names must
+# exist. A test must be in the file or folder that is named before it in its cell or paragraph, or else in the one
+# that its section names ("Tests without a folder are in ...").
 set -euo pipefail
 cd "$(dirname "$0")/.."
 page=docs/security.md
@@ -12,7 +13,7 @@ awk '
   function fail(why) { printf "lint: %s:%d: %s\n", FILENAME, FNR, why; bad = 1 }
   FILENAME == "-" && /^=$/ { listed = 1; next }
   FILENAME == "-" && !listed { exists[$0]; while (sub(/\/[^\/]*$/, "")) { exists[$0]; if ($0 !~ /\//) roots[$0] } next }
-  # FILE:fn NAME: the test is in the file and in each folder above it.
+  # A line `FILE:fn NAME` puts the test NAME into the file and into each folder above it.
   FILENAME == "-" {
     at = index($0, ":"); file = substr($0, 1, at - 1); name = substr($0, at + 1); sub(/^[a-z]+ /, "", name)
     do has[file, name]; while (sub(/\/[^\/]*$/, "", file))
@@ -22,7 +23,8 @@ awk '
   /^$/ || /^\| / { place = section }
   {
     line = $0; fallback = index(line, "Tests without a folder are in"); words = 3
-    # The last cell of a row is what holds its promise. In prose, names of two words are of other things, too.
+    # In a table, the last cell of a row names the tests. In prose, names of two words may be names of other
+    # things.
     if (/^\| /) { count = split(line, cells, "|"); line = cells[count - 1]; words = 2 }
     while (match(line, /`[^`]+`/)) {
       span = substr(line, RSTART + 1, RLENGTH - 2); line = substr(line, RSTART + RLENGTH)

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The rules over the source that no compiler checks: file sizes, and that dependencies point down.
+# Checks the rules about the source that no compiler checks, such as file sizes and that dependencies point down.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bad=0
 fail() { echo "lint: $*" >&2; bad=1; }
 
-# Files above 800 lines are two files.
+# A file must not have more than 800 lines.
 while read -r lines file; do
   [ "$file" = total ] && continue
   [ "$lines" -le 800 ] || fail "$file has $lines lines: split it (800 at most)"
 done < <(git ls-files -z ':!*/generated/*' '*.rs' '*.c' '*.h' '*.sh' '*.go' | xargs -0 wc -l)
 
-# A crate may depend on crates of a lower rank; within one rank only as named below.
+# A crate may depend on crates of a lower rank, and within one rank only as listed below.
 declare -A rank=(
   [leno-types]=0 [leno-checks]=0 [leno-tap]=0 [leno-requests]=0 [leno-program]=0 [leno-bpf-abi]=0 [leno-measure]=0 [leno-cni]=0 [leno-handover]=0 [leno-sockets]=0 [leno-confine]=0 [leno-crypto]=0
   [leno-charts]=0 [leno-launch]=0 [leno-dashboard]=3 [leno-kube]=0 [leno-observe]=1 [leno-wire]=1 [leno-policy]=1 [leno-resources]=1 [leno-hpack]=1
@@ -34,14 +34,14 @@ for manifest in $(git ls-files '*/Cargo.toml'); do
   done
 done
 
-# A crate names each dependency of its manifest in its code (a name in a comment counts, too).
+# A crate must name each dependency of its manifest in its code (a name in a comment also counts).
 mapfile -t manifests < <(git ls-files '*/Cargo.toml')
 for manifest in "${manifests[@]}"; do
   folder=${manifest%/Cargo.toml} files=("$folder/*.rs")
   for nested in "${manifests[@]}"; do
     [[ $nested != "$folder"/*/Cargo.toml ]] || files+=(":!${nested%Cargo.toml}*")
   done
-  # Tests may share a file of another crate's.
+  # Tests may include a file of another crate.
   while IFS=: read -r file shared; do
     shared=$(realpath -m --relative-to=. "${file%/*}/$shared") files+=("${shared%/*}/*.rs")
   done < <(git grep -oP '#\[path = "\K\.\./[^"]+' -- "${files[@]}")
@@ -51,8 +51,8 @@ for manifest in "${manifests[@]}"; do
   [ -z "$unused" ] || fail "$manifest: not used: ${unused//$'\n'/ }"
 done
 
-# In the crates of bench, files import in one direction: a file imports no file that imports it, not even through others.
-# A file also counts as one that imports its submodules. Tests do not count.
+# In the crates of bench, imports must not be circular: a file must not import a file that imports it, not even
+# through others. A file also counts as one that imports its submodules. Tests do not count.
 imports() { # folder of the sources, its files: a line "FILE IMPORTED" for each import
   awk -v root="$1/" '
     function under(module, name) { return module == "" ? name : module "::" name }
@@ -96,12 +96,14 @@ for sources in bench/src bench/suite/src bench/measure/src; do
   circle=$(imports "$sources" "${files[@]}" | tsort 2>&1 >/dev/null) || fail "files that import each other in a circle:"$'\n'"$circle"
 done
 
-# A program does not panic for want of a reader of its output, as the macros of the standard library do: program/src/output.rs has others.
+# A program must not panic when its output has no reader, as the macros of the standard library do.
+# program/src/output.rs has macros that do not.
 mapfile -t files < <(git ls-files '*/src/*.rs' ':!testkit' ':!*tests*')
 panicking=$(awk 'FNR == 1 { tests = 0 } /^ *#\[cfg\(test\)\]/ { tests = 1 } !tests && /(^|[^a-z_])e?print(ln)?!/ && !/^ *\/\// { print FILENAME ":" FNR }' "${files[@]}")
 [ -z "$panicking" ] || fail "use note!, print_line! or print_text! of leno-program:"$'\n'"$panicking"
 
-# No comment has an example that rustdoc would compile: `make test` does not run rustdoc, which would find none (decision 210).
+# A comment must not contain an example that rustdoc would compile, because `make test` does not run rustdoc
+# (decision 210).
 examples=$(git ls-files -z '*.rs' | xargs -0 awk '
   FNR == 1 { fenced = 0; before = "" }
   !fenced && /^[ \t]*\/\/[\/!]     / && before ~ /^[ \t]*\/\/[\/!][ \t]*$/ { print FILENAME ":" FNR }
@@ -113,7 +115,7 @@ examples=$(git ls-files -z '*.rs' | xargs -0 awk '
   /^[ \t]*\/\*[*!]/ { print FILENAME ":" FNR }')
 [ -z "$examples" ] || fail "a comment with an example that no test runs (a block of text begins with \`\`\`text): ${examples//$'\n'/ }"
 
-# Each concern's library stays where it belongs.
+# Each concern's library may be used only in its own crates.
 only_in() { # what, pattern, folders...
   local what=$1 pattern=$2; shift 2
   local rows; rows=$(git grep -lE "$pattern" -- '*/Cargo.toml' | grep -vE "^($(IFS='|'; echo "$*"))/" || true)
@@ -121,7 +123,7 @@ only_in() { # what, pattern, folders...
 }
 only_in protobuf '^(prost|tonic-prost)[. ]' api/wire dashboard/api
 only_in 'the kernel loader' '^libbpf' bpf/loader
-# Others have its types through leno-kube, so that one crate connects, watches and retries.
+# Other crates get its types through leno-kube, so that only one crate connects, watches and retries.
 only_in 'the client of Kubernetes' '^(kube|kube-[a-z]+|kubert)[. ]' control/kube
 
 exit "$bad"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Formatting, clippy, go vet, file sizes, dependency direction, what dependencies may be, plain words, links, tests of promises,
-# shell syntax.
+# Checks formatting, clippy, go vet, file sizes, the direction of dependencies, permitted dependencies, plain
+# words, links, tests of promises, and shell syntax.
 #
 #   scripts/lint.sh           all of it
-#   scripts/lint.sh quick     what compiles nothing
+#   scripts/lint.sh quick     the checks that compile nothing
 #   scripts/lint.sh slow      clippy and go vet
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ quick() {
   [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted" >&2; exit 1; }
 }
 
-# The committed page of the dashboard is what its sources make.
+# Checks that the committed page of the dashboard is what its sources make.
 page() {
   local code=0
   scripts/web.sh check || code=$?
@@ -31,7 +31,8 @@ page() {
 }
 
 slow() {
-  # A warning fails the build in CI alone: a newer compiler's new lint stops no one from trying a change.
+  # A warning fails the build only in CI, so that a new lint of a newer compiler stops no user from trying a
+  # change.
   deny=()
   [ -z "${CI-}" ] || deny=(-- -D warnings)
   cargo clippy --workspace --all-targets --quiet "${deny[@]}"

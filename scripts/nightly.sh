@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs what takes too long for every change, and writes when each passed last into docs/status.md:
+# Runs the checks that take too long for every change, and writes into docs/status.md when each last passed:
 #
 #   scripts/nightly.sh                  everything: hours (needs root, and Go for most)
-#   scripts/nightly.sh fuzz scale       these alone
+#   scripts/nightly.sh fuzz scale       only these
 #
-# One that fails does not stop the others; the exit code is 1 if any has failed. Logs: nightly/ of the target directory.
+# A check that fails does not stop the others. The exit code is 1 if any has failed. Logs: nightly/ of the target
+# directory.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,9 +28,9 @@ run() { # step
     shares)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples || return
       local way code=0
-      # The third has what instances of one process send each other in memory.
+      # In the third way, instances of one process send to each other in memory.
       for way in workload:false node:false node:true; do
-        # Another generated mesh each night; a failure names its seed.
+        # Each night tests another generated mesh. If it fails, the output names its seed.
         LENO_SOAK_SECONDS=60 LENO_SEED=${LENO_SEED:-$RANDOM} LENO_LAB_SHARE=${way%:*} LENO_LAB_ONE_PASS=${way#*:} \
           scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- --skip nftables:: --skip iptables:: || code=1
       done
@@ -52,7 +53,7 @@ run() { # step
     images) make --no-print-directory images images-test ;;
     drill) LENO_DRILL=all scripts/apart.sh "${CARGO:-cargo}" test -p leno --test up -- --nocapture drill:: ;;
     rotation)
-      # Four clients send a quarter each of 2,000 requests a second.
+      # Each of four clients sends a quarter of 2,000 requests a second.
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
         LENO_ROTATION_RATE=500 scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- \
           a_root_is_replaced_under_load_while_control_planes_are_killed &&
@@ -75,7 +76,7 @@ run() { # step
       ;;
     fips) scripts/apart.sh scripts/fips-test.sh ;;
     ambient)
-      # It needs a build of ztunnel, which LENO_ZTUNNEL names, and fails without one.
+      # This step needs a build of ztunnel, which LENO_ZTUNNEL names, and fails without it.
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples &&
         scripts/apart.sh scripts/ambient-test.sh
       ;;

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds what images are made of for one platform, and prints the folder that has it:
+# Builds the programs of which images are made, for one platform, and prints their folder:
 #
-#   scripts/programs.sh linux/arm64             optimised; all but leno-agent load no library
+#   scripts/programs.sh linux/arm64             optimised; only leno-agent loads libraries
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
 # PROGRAMS="leno-proxy leno-cni" builds these alone. FIPS=1 builds those that end TLS with aws-lc's FIPS module.
 # PROFILE=FILE,... has profiles by which leno-proxy is optimised (scripts/profile.sh), each for one architecture. It is then built apart
 # from the others: a profile of the proxy would have compiled what only they run as never executed. PROFILED is the program in its place, for tests.
 #
-# For another architecture than this machine's it is clang that compiles C and links, against Debian's libraries of
-# that architecture (scripts/sysroot.sh).
+# For another architecture than this machine's, clang compiles C and links, with Debian's libraries of that
+# architecture (scripts/sysroot.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -52,8 +52,9 @@ if [ "$triple" != "$host" ]; then
   export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=--target=$gnu -Clink-arg=--sysroot=$root"
 fi
 if [ "$triple" != "$host" ] || [ $machine = aarch64 ]; then
-  # rustup's Rust brings lld. Not mold, also where arm64 is this machine's own: that of Debian 12 (1.10) lays out the
-  # thread-local variables of static arm64 programs so that they end at once.
+  # rustup's Rust contains lld, which is used for linking. mold is not used, even if arm64 is this machine's own
+  # architecture: Debian 12's mold (1.10) lays out the thread-local variables of static arm64 programs so that the
+  # programs crash at once.
   lld=$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld
   if ! [ -x "$lld/ld.lld" ] && ! command -v ld.lld >/dev/null; then
     echo "lld is missing, which links for arm64 and for other architectures: apt-get install lld" >&2
@@ -73,11 +74,11 @@ if [ "$profile" = release ]; then
       "zlib-ng-compat-static" >&2
     exit 1
   done
-  # A static program applies its own relocations, and glibc since 2.36 has code for packed ones: of leno-proxy they are
-  # 1 MB less to read at each start (decision 139).
+  # A static program applies its own relocations, and glibc can apply packed ones since 2.36. For leno-proxy, that
+  # is 1 MB less to read at each start (decision 139).
   minor=$(echo '#include <features.h>' | "${compiler[@]}" -E -dM - | awk '$2 == "__GLIBC_MINOR__" {print $3}')
   [ "${minor:-0}" -lt 36 ] || export LENO_PACKED_RELOCATIONS=1
-  # libelf since 0.189 reads sections that zstd has compressed.
+  # Since 0.189, libelf can read sections that were compressed with zstd, so libzstd must be linked.
   if grep -q ZSTD_decompress "$("${compiler[@]}" -print-file-name=libelf.a)"; then
     export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-l:libzstd.a"
   fi
@@ -95,7 +96,7 @@ fi
 # A target is named in any case, so that what a build runs itself is built without all that.
 with=() without=()
 if [ -n "${FIPS-}" ]; then
-  # Its sources come with the crate, and not from the machine.
+  # The sources of the module come with the crate; a library of the machine is not used.
   export AWS_LC_FIPS_SYS_USE_SYSTEM=0
   for program in "${programs[@]}"; do
     case $program in
@@ -106,7 +107,7 @@ if [ -n "${FIPS-}" ]; then
 else
   without=("${programs[@]/#/--package=}")
 fi
-# Features are those of all programs of one build: those without the module are built apart.
+# Features apply to all programs of one build, so programs without the module are built separately.
 for packages in with without; do
   declare -n chosen=$packages
   [ "${#chosen[@]}" = 0 ] || cargo build "${flags[@]}" --target "$triple" --bins "${chosen[@]}" >&2
@@ -116,7 +117,7 @@ mkdir -p "$folder"
 for program in "${programs[@]}"; do
   [ "$profile" = release ] || break
   [ "$program" != leno-agent ] || continue
-  # By itself, so that this ends where readelf is not there or cannot read the file.
+  # This is a separate command, so that the script ends if readelf is missing or cannot read the file.
   headers=$(readelf --program-headers "$folder/$program")
   if [[ $headers == *INTERP* ]]; then
     echo "$folder/$program loads libraries: scripts/static-rustc.sh has not seen it" >&2
@@ -124,8 +125,8 @@ for program in "${programs[@]}"; do
   fi
 done
 if [ "$profile" = release ]; then
-  # Each program names what it is made of, for those that look for vulnerable parts.
-  # rustup's Rust brings what copies programs of all architectures.
+  # Each program contains a list of its dependencies, for tools that look for vulnerable ones. The objcopy of
+  # rustup's Rust can process programs of all architectures.
   sysroot=$(rustc --print sysroot)
   objcopy=(env "LD_LIBRARY_PATH=$sysroot/lib" "$sysroot/lib/rustlib/$host/bin/rust-objcopy")
   [ -x "${objcopy[2]}" ] || objcopy=(llvm-objcopy)

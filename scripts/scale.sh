@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The control plane of a large mesh, measured: the real controller on a real API server with 50,000 stub pods, and
-# 2,000 clients of discovery (control/app/tests/kubernetes/scale.rs). About 20 minutes and the time of a release build,
-# and 8 GB of memory.
+# Measures the control plane of a large mesh: the real controller on a real API server with 50,000 stub pods, and
+# 2,000 clients of discovery (control/app/tests/kubernetes/scale.rs). This takes about 20 minutes, the time of a
+# release build, and 8 GB of memory.
 #
-#   scripts/scale.sh                     the size that the design names; fails if one of its bounds is missed
-#   BEFORE=FILE scripts/scale.sh         prints the figures of an earlier run beside those of this one
-#   LENO_SCALE_PROXIES=200 scripts/scale.sh     another size; no bound of time or memory holds
+#   scripts/scale.sh                     the size in the design; fails if one of the design's limits is exceeded
+#   BEFORE=FILE scripts/scale.sh         prints the figures of an earlier run next to those of this one
+#   LENO_SCALE_PROXIES=200 scripts/scale.sh     another size; limits of time and memory do not apply
 #
-# The controller has CPUs of its own: two of four and more, one of two. Figures are written to
+# The controller has separate CPUs: two if there are four or more, one if there are two. Figures are written to
 # scale/<commit>.tsv of the target directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,8 +15,8 @@ target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target/scale"
 
 CLUSTER_KUBE=$(scripts/cluster.sh api)
-# As it is shipped: in a build for tests what reads Kubernetes' objects is not optimised at all, and clients that are slow
-# themselves would be measured.
+# Built with optimisations, like a release. In a build for tests, the code that reads Kubernetes' objects is not
+# optimised, and slow clients would distort the measurement.
 built=$(cargo test --release -p leno-controller --test kubernetes --no-run --message-format json |
   sed -n 's/.*"executable":"\([^"]*kubernetes-[^"]*\)".*/\1/p' | tail -n 1)
 
@@ -30,8 +30,8 @@ else
 fi
 echo "the controller on CPU $own, the API server and the clients on CPU $rest"
 
-# In a network namespace of its own, so that the clients can have several addresses: the controller takes 1,024
-# connections of one.
+# The test runs in a separate network namespace, so that the clients can have several addresses: the controller
+# accepts 1,024 connections per address.
 addresses=
 for nth in 1 2 3 4 5 6 7 8; do addresses+=${addresses:+,}10.200.0.$nth; done
 export CLUSTER_KUBE

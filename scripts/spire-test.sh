@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# SPIRE itself with a mesh of `leno up`: proxies have its certificates, its root is replaced under load, and trust bundles
-# are exchanged with its bundle endpoint both ways.
+# Tests SPIRE with a mesh of `leno up`: proxies have its certificates, its root is replaced under load, and trust
+# bundles are exchanged with its bundle endpoint in both directions.
 #
 #   scripts/apart.sh scripts/spire-test.sh     needs root, Go, Python, curl and openssl; debug builds of the programs
 #
@@ -39,7 +39,7 @@ starts() { # name, command...
 }
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
-# SPIRE.
+# Starts SPIRE.
 api=$(free_port) bundles=$(free_port)
 cat >"$place/server.conf" <<END
 server {
@@ -93,7 +93,7 @@ issued() { # roots: whether proxies get certificates of these
 }
 until_ok "certificates of SPIRE" issued "$place/first.pem"
 
-# The mesh.
+# Starts the mesh.
 cat >"$place/mesh.yaml" <<END
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -128,7 +128,7 @@ identity() { # a condition on the report, in Python
 current='report["proxies"]["connected"] == report["proxies"]["current"] == 3'
 until_ok "mesh" identity "$current and len(report['others']) == 1"
 
-# Load, until the file is removed. Each line that is not 200 is a lost request.
+# Sends load until the file is removed. Each line other than 200 is a lost request.
 touch "$place/load"
 load() { # workload
   # shellcheck disable=SC2016
@@ -139,7 +139,7 @@ until_ok "first answer" sh -c "'$leno' exec --name spire -n lab web-0 -- curl -s
 load web-0 & loads=($!)
 load own-0 & loads+=($!)
 
-# SPIRE's root is replaced: added, signing, alone. Then the mesh's own.
+# Replaces SPIRE's root: a new one is added, then signs, then is the only one. Then replaces the mesh's own root.
 authority() { server localauthority x509 show | awk -v state="$1" '$0 ~ state {found = 1} found && /Authority ID/ {print $3; exit}'; }
 server localauthority x509 prepare >/dev/null
 until_ok "second root of SPIRE" identity "$current and len(report['others']) == 2"
@@ -160,7 +160,8 @@ for workload in web-0 own-0; do
   [ "$lost" = 0 ] && [ -s "$place/$workload.codes" ]
 done
 
-# Bundles: a control plane of another trust domain follows SPIRE's endpoint, and SPIRE that of the control plane.
+# Exchanges bundles: a control plane of another trust domain follows SPIRE's endpoint, and SPIRE follows that of
+# the control plane.
 server bundle show -format spiffe >"$place/now.json"
 mkdir "$place/far"
 echo '{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}}' \

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs examples/stacks with proxies and without, and compares what each application sees of its client with the
-# addresses of the client's instance. Prints a line for each, as scripts/test.sh counts them. Needs root; a stack whose
-# programs are missing is skipped, or fails where LENO_REQUIRE has servers (tools for those of scripts/tools.sh).
+# addresses of the client's instance. Prints a line for each in a form that scripts/test.sh counts. Needs root. A
+# stack whose programs are missing is skipped, or fails if LENO_REQUIRE contains servers (or tools, for programs of
+# scripts/tools.sh).
 #
 #   scripts/stacks-test.sh     with the programs in target/debug
 set -uo pipefail
@@ -10,14 +11,15 @@ cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
 leno=${CARGO_TARGET_DIR:-$PWD/target}/debug/leno
 tools=${LENO_TOOLS:-${CARGO_TARGET_DIR:-$PWD/target}/tools}
-# The libraries of scripts/tools.sh, which workloads inherit.
+# The path of the libraries of scripts/tools.sh, which workloads inherit.
 export PYTHONPATH=$tools/grpcio:$tools/websockets
 mesh=stacks$$
 folder=$(mktemp -d)
 code=0
 
-# The workload, the programs that it and its client need, what the answer is beside the client's address, @, and how the
-# client asks. 192.0.0.8 is what a proxy shows a server that listens on IPv4 alone of a client that dials IPv6.
+# The columns are: the workload; the programs that it and its client need; the answer, in which @ stands for the
+# client's address; and how the client asks. 192.0.0.8 is the address that a proxy shows to a server that listens
+# only on IPv4, if the client connects over IPv6.
 stacks() {
   cat <<'END'
 flask|flask|@|curl -sf http://flask:8080/
@@ -45,7 +47,7 @@ finish() {
   rm -rf "$folder"
 }
 
-# What is missing of a list of programs.
+# Prints the programs in a list that are missing.
 missing_of() {
   local program
   for program in ${1//,/ }; do
@@ -57,7 +59,7 @@ missing_of() {
   done
 }
 
-# The example without the workloads named in $1, and with the line $2 at its end.
+# Prints the example without the workloads named in $1, and with the line $2 at its end.
 documents() {
   awk -v RS='\n---\n' -v skip=" $1 " '{
     name = $0
@@ -67,7 +69,7 @@ documents() {
   echo "$2"
 }
 
-# Runs the stacks; $1 says how in the lines that are printed.
+# Runs the stacks; $1 is the word for the mode in the lines that are printed.
 run() {
   local how=$1 without=$2 own workload needs answer asks seen address expected
   if ! "$leno" up --wait --wait-timeout 180s --name "$mesh" "$folder/stacks.yaml" >"$folder/log" 2>&1; then
@@ -111,7 +113,8 @@ while IFS='|' read -r workload needs _; do
   esac
   without+=" $workload"
 done < <(stacks)
-# PostgreSQL does not run as root: its user reads nothing here, but is refused a folder that it cannot enter.
+# PostgreSQL does not run as root. Its user reads nothing here, but the server refuses a folder that its user
+# cannot enter.
 chmod 755 "$folder"
 cp examples/stacks/* "$folder"
 documents "$without" "" >"$folder/stacks.yaml"

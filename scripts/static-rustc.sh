@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The RUSTC_WORKSPACE_WRAPPER of scripts/programs.sh: links the programs that load no library so. RUSTFLAGS would
-# say it of a whole build, and the agent loads libelf: two builds take twice as long. LENO_PACKED_RELOCATIONS: their glibc
-# applies packed relative relocations.
+# The RUSTC_WORKSPACE_WRAPPER of scripts/programs.sh. It links statically those programs that load no library.
+# RUSTFLAGS would apply to a whole build, but the agent loads libelf, and two separate builds would take twice as
+# long. LENO_PACKED_RELOCATIONS means that the programs' glibc can apply packed relative relocations.
 flags=(-C target-feature=+crt-static)
 [ -z "${LENO_PACKED_RELOCATIONS-}" ] || flags+=(-C link-arg=-Wl,-z,pack-relative-relocs)
 # A program that counts for a profile (scripts/profile.sh) would keep functions that nothing calls, some of which name symbols by

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Checks what Leno is made of, and that its programs are made of nothing else:
+# Checks the dependencies of Leno, and that its programs contain nothing else:
 #
-#   scripts/supply.sh check       the licences, sources and versions of dependencies, by deny.toml
-#   scripts/supply.sh advisories  whether any is known to be vulnerable, by RustSec's database where it can be fetched, or
-#                                 was before
+#   scripts/supply.sh check       the licences, sources and versions of dependencies, as deny.toml demands
+#   scripts/supply.sh advisories  whether any is known to be vulnerable, according to RustSec's
+#                                 database, if it can be fetched or was before
 #   scripts/supply.sh reproduce   builds the optimised programs twice, as two users, in two folders with two homes of
 #                                 Cargo, one after the other, and compares their bytes. PROGRAMS="leno-cni" builds these alone;
 #                                 PROFILE=FILE is as in scripts/programs.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Sets `deny` to cargo-deny; fails where it cannot be installed.
+# Sets `deny` to the path of cargo-deny; fails if it cannot be installed.
 find_deny() {
   if ! deny=$(command -v cargo-deny); then
     scripts/tools.sh cargo-deny || return 1
@@ -48,12 +48,12 @@ advisories() {
   return "$code"
 }
 
-# The programs of a copy of the sources, as another user whose files are elsewhere.
+# Builds the programs from a copy of the sources, as another user whose files are in other folders.
 build() { # folder, number of the user
   local sources=$1/sources home=$1/home
   mkdir -p "$sources" "$home/cargo"
   git ls-files -z | xargs -0 cp --parents --no-dereference --target-directory="$sources"
-  # What was downloaded is the same, whatever leads to it.
+  # Downloaded packages are the same wherever they are, so they are shared.
   ln -sfn "${CARGO_HOME:-$HOME/.cargo}/registry" "$home/cargo/registry"
   local as=(env)
   [ "$(id -u)" != 0 ] || as=(unshare --user --map-user="$2" --map-group="$2" env)

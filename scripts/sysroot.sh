@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Unpacks what programs for another architecture are linked with, and what the agent's image brings, from Debian's
-# packages of that architecture into <target>/sysroot/ARCHITECTURE, and prints that path:
+# Unpacks the libraries for linking programs for another architecture, and the content of the agent's image, from
+# Debian's packages of that architecture into <target>/sysroot/ARCHITECTURE. Prints that path:
 #
 #   scripts/sysroot.sh arm64
 #
-# Nothing is installed and nothing of this machine changes, so it needs no root: apt has a state of its own there.
-# The packages are of the release that this machine's apt knows; remove the directory for newer ones.
+# Nothing is installed and nothing on this machine changes, so root is not needed; apt uses separate state in that
+# directory. The packages are those of the release that this machine's apt knows. To get newer ones, remove the
+# directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +26,7 @@ echo "unpacking ${packages[*]} for $architecture into $root" >&2
 rm -rf "$root"
 mkdir -p "$root/apt/state/lists/partial" "$root/apt/cache/archives/partial"
 : >"$root/apt/status"
-# After the machine's own settings, of which the hooks would do something to the machine.
+# These settings come after the machine's own, whose hooks would change something on the machine.
 cat >"$root/apt/settings" <<EOF
 #clear APT::Update;
 #clear DPkg;
@@ -39,17 +40,17 @@ lacking() {
   exit 1
 }
 apt-get "${apt[@]}" update >&2 || lacking
-# The compiler's own library has its version in its name.
+# The package of the compiler's own library has the compiler's version in its name.
 version=$(apt-cache "${apt[@]}" depends gcc | sed -n 's/.*Depends: gcc-\([0-9]\+\)$/\1/p') || lacking
 apt-get "${apt[@]}" -y --download-only install "${packages[@]}" "libgcc-$version-dev" >/dev/null || lacking
 for package in "$root"/apt/cache/archives/*.deb; do
   dpkg-deb --extract "$package" "$root"
 done
-# Where /lib is a part of /usr, packages have nothing in /lib, and what is linked still looks there.
+# On systems where /lib is a part of /usr, packages contain nothing in /lib, but linkers still look there.
 for folder in lib lib64; do
   [ -e "$root/$folder" ] || [ ! -d "$root/usr/$folder" ] || ln -s "usr/$folder" "$root/$folder"
 done
-# A link to /lib/... means the one in here.
+# Links to /lib/... must lead into this directory.
 find "$root" -type l -lname '/*' | while read -r link; do
   ln -sfr "$root$(readlink "$link")" "$link"
 done

@@ -1,35 +1,35 @@
 #!/usr/bin/env bash
-# Runs the test binaries that scripts/test-queue.sh has queued in FOLDER, several at a time: many wait for timers most
-# of the time, while cargo would run one after another.
+# Runs the test binaries that scripts/test-queue.sh has queued in FOLDER, several at a time, because many wait for
+# timers most of the time. cargo would run them one after another.
 #
 #   scripts/test-pool.sh FOLDER
 #
-# Each binary that starts meshes has a network and folders of its own (scripts/apart.sh). The lab runs once for each
-# capture backend, once for what does not depend on it, and in part in node mode; `leno up` runs in two parts. Four of these
-# run at a time, since they wait more than they compute: of two processors three at a time used 1.3. Those that start API
-# servers take much of the processors: they run one after another, as one of the four.
-# All others share further lanes: one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time.
-# The output of a binary is printed whole when it ends.
+# Each binary that starts meshes has its own network and folders (scripts/apart.sh). The lab runs once for each
+# capture backend, once for the cases that do not depend on it, and in part in node mode; the tests of `leno up`
+# run in two parts. Four of these run at a time, because they wait more than they compute: three at a time used 1.3
+# of two processors. Binaries that start API servers use much processor time, so they run one after another, as one
+# of the four. All others run in further lanes: one lane for every two processors, or LENO_TEST_LANES lanes; 0 runs
+# one binary at a time. The output of a binary is printed when it ends.
 set -uo pipefail
 
 queue=$1
 export queue
 lanes=${LENO_TEST_LANES:-$((($(nproc) + 1) / 2))}
 
-# What starts meshes, captures, or looks at all of the machine's meshes, the longest first.
+# The binaries that start meshes, capture traffic, or look at all meshes of the machine. The longest come first.
 lab=leno-testkit-lab
 meshes=("$lab-once" "$lab-nftables" "$lab-others" "$lab-ebpf" leno-bench leno-up leno-up-beside "$lab-identity" leno-docs
   stacks leno-capture-kernel "$lab-node" leno-testkit-clients "$lab-workload" leno-testkit-grpc leno-testkit-h2spec
   leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
 export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
-# Others that take long: these begin first, so that none is left running alone at the end.
+# Other binaries that take long. They begin first, so that none is left running alone at the end.
 long=(leno-testkit-resilience leno-testkit-abuse leno-testkit-adversary leno-serve-scale leno-fuzz-replay)
 
 run() { # job
   local job=$1 began=$SECONDS code=0 name
   name=$(basename "${job%.job}") name=${name#*-}
-  # What only this run has, once it is built: the API server, and Helm.
+  # The paths of programs that exist only in this run, once they are built: the API server, and Helm.
   case $name in
     leno-controller-kubernetes | leno-cluster | leno-agent-kubernetes)
       until [ -e "$queue/api.done" ]; do sleep 0.2; done
@@ -42,10 +42,10 @@ run() { # job
   esac
   local apart=()
   [[ $meshes_listed != *" $name "* ]] || apart=(scripts/apart.sh)
-  # A shell's background ignores Ctrl-C, and what it starts inherits that.
+  # Processes that a shell starts in the background ignore Ctrl-C, and their children inherit that.
   env --default-signal=INT,QUIT "${apart[@]}" bash "$job" >"${job%.job}.log" 2>&1 </dev/null || code=$?
   {
-    # What ends without a result, whatever its exit code is, has failed.
+    # A binary that ends without a result has failed, whatever its exit code.
     if ! grep -qE '^(test result|--- (PASS|FAIL|SKIP)):' "${job%.job}.log"; then
       echo "--- FAIL: $name: ended with code $code and without a result" >>"${job%.job}.log"
       code=1
@@ -57,7 +57,7 @@ run() { # job
   } 9>"$queue/print.lock"
 }
 
-# A log without what tests that passed have printed, but with a line for each test that was skipped, and why.
+# Prints a log without the output of tests that passed, but with a line for each test that was skipped, and why.
 shown() { # log
   awk '
     /^failures:$/ || /^test result:/ {of_passed = 0}
@@ -88,11 +88,12 @@ take() { # names...: prints the jobs of these names, in this order
   done
 }
 
-# The lab takes longer than all others together: its parts are jobs of their own. `others` has what those before leave out.
+# The lab takes longer than all others together, so its parts are separate jobs. `others` contains what the parts
+# before leave out.
 part() { # name, arguments of the binary: adds a job
   sed "\$ s/\$/ ${*:2}/" "$job" >"${job%.job}-$1.job"
 }
-# What tells most in little time, in node mode; scripts/nightly.sh shares has all of it.
+# The cases that are most informative in little time, in node mode; scripts/nightly.sh shares runs all cases.
 in_node_mode() { # share, arguments of the binary: adds a job
   part "$@"
   sed -i "\$ s/^exec/exec env LENO_LAB_SHARE=$1/" "${job%.job}-$1.job"
@@ -104,12 +105,12 @@ for job in "$queue"/[0-9]*-"$lab".job; do
   part identity once::identity
   part once once:: --skip once::identity
   part others --skip ebpf:: --skip nftables:: --skip once::
-  # The cases of the mesh that most of them share, and those that kill proxies under strict.
+  # The cases that run on the shared mesh, and those that kill proxies in strict mode.
   in_node_mode node ebpf:: --skip=::{explain,egress,authorization,strangers,flows,disturbance,node,soak}
   in_node_mode workload ebpf::encryption
   rm "$job"
 done
-# The second longest, in two parts.
+# The second longest binary runs in two parts.
 for job in "$queue"/[0-9]*-leno-up.job; do
   [ -e "$job" ] || continue
   beside=({mishaps,stat,flows,drill,completion,cron,daily}::)

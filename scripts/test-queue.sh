@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The runner of test binaries that scripts/test.sh gives to cargo: instead of running one it writes a script that runs
-# it as cargo would (folder, environment, arguments) into $LENO_TEST_QUEUE, for scripts/test-pool.sh.
+# scripts/test.sh gives this script to cargo as the runner of test binaries. Instead of running a binary, it writes
+# a script into $LENO_TEST_QUEUE that runs the binary as cargo would (folder, environment, arguments).
+# scripts/test-pool.sh runs those scripts.
 set -euo pipefail
 
 name=$(basename "$1")

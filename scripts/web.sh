@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The page of the dashboard, from dashboard/web to dashboard/web/dist, which is in the repository so that no build of
-# leno needs Node or a registry (decision 054).
+# Builds the page of the dashboard from dashboard/web into dashboard/web/dist, which is in the repository so that
+# no build of leno needs Node or a registry (decision 054).
 #
 #   scripts/web.sh build    types, and the bundle
-#   scripts/web.sh check    exits 1 where what is in the repository is not what the sources make
-#   scripts/web.sh bench    the figures of the page over 1,000 workloads and 10,000 edges, in Chromium; needs no mesh
+#   scripts/web.sh check    exits 1 if the page in the repository is not what the sources make
+#   scripts/web.sh bench    measures the page with 1,000 workloads and 10,000 edges, in Chromium; needs no mesh
 #
-# It exits 3 where it cannot be built here.
+# It exits 3 if the page cannot be built here.
 set -euo pipefail
 cd "$(dirname "$0")/../dashboard/web"
 
@@ -16,7 +16,8 @@ cannot() {
 }
 [[ $(node --version 2>/dev/null) =~ ^v([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 20 ] || cannot "needs Node 20 or newer"
 command -v npm >/dev/null || cannot "needs npm"
-# What the lock file has, once for each state of it; nothing of the packages is run at their installation.
+# Installs the packages of the lock file, once for each state of it. Packages may not run anything when they are
+# installed.
 lock=$(sha256sum package-lock.json)
 if [ "$(cat node_modules/.lock 2>/dev/null)" != "$lock" ]; then
   npm ci --silent --no-audit --no-fund --ignore-scripts || cannot "its packages cannot be installed"

@@ -1,5 +1,5 @@
-//! An allocator for tests that counts, for each thread, how often memory was allocated and how many bytes are in use.
-//! Such a test is a program of its own and includes this file by its path.
+//! An allocator for tests that counts, for each thread, how many times memory was allocated and how many bytes are
+//! in use. A test that uses it is a separate program, and includes this file by its path.
 #![expect(unsafe_code, reason = "an allocator is unsafe by its nature")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 thread_local! {
     pub(crate) static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    /// Allocated by this thread and not freed by it.
+    /// The number of bytes that this thread has allocated, minus those that it has freed.
     pub(crate) static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 

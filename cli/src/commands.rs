@@ -54,7 +54,7 @@ pub(crate) use leno_console::{
 };
 use leno_local::ranges::{MeshRange, RequestedRanges};
 
-/// Which of the meshes that run on this machine.
+/// Selects one of the meshes that run on this machine.
 #[derive(Debug, Args)]
 pub(crate) struct RunningMesh {
     /// Name of the mesh [default: the one that runs; of several, the one named default]
@@ -63,13 +63,13 @@ pub(crate) struct RunningMesh {
 }
 
 impl RunningMesh {
-    /// Its name.
+    /// The name of the selected mesh.
     pub(crate) fn name(&self) -> leno_local::Result<String> {
         leno_local::record::chosen(self.name.as_deref())
     }
 }
 
-/// A node of a cluster, whose agent is queried in place of this machine.
+/// A node of a cluster, whose agent is queried instead of this machine.
 #[derive(Debug, Args)]
 pub(crate) struct NodeOfCluster {
     /// This node of a cluster in place of this machine: asks its agent, as kubectl port-forward would
@@ -102,7 +102,7 @@ impl NodeOfCluster {
     }
 }
 
-/// The addresses of a mesh that is read from files.
+/// The address ranges of a mesh that is read from files.
 #[derive(Debug, Args)]
 pub(crate) struct PlannedRanges {
     /// The address range of workloads, as it was passed to `leno up`
@@ -115,7 +115,7 @@ pub(crate) struct PlannedRanges {
 }
 
 impl PlannedRanges {
-    /// Makes these options require files: a running mesh keeps the ranges with which it was started.
+    /// Makes these options require files, because a running mesh keeps the ranges with which it was started.
     pub(crate) fn with_files(arg: clap::Arg) -> clap::Arg {
         match arg.get_id().as_str() {
             "workload_range" | "service_range" => arg.requires("files"),
@@ -130,7 +130,7 @@ impl PlannedRanges {
     }
 }
 
-/// Which mesh: the one of a cluster, or one of this machine.
+/// Selects a mesh of a cluster or a mesh of this machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AnyMesh {
     /// Name of a mesh of `leno up` [default: the one that runs; of several, the one named default]
@@ -150,17 +150,17 @@ pub(crate) struct AnyMesh {
     pub(crate) system_namespace: String,
 }
 
-/// The mesh that a command works on.
+/// The mesh that a command works with.
 #[derive(Clone, Debug)]
 pub(crate) enum ChosenMesh {
-    /// One of `leno up`, by its name.
+    /// A mesh of `leno up`, by its name.
     Machine(String),
     /// That of a cluster.
     Cluster(leno_operate::ClusterTarget),
 }
 
 impl AnyMesh {
-    /// The mesh that the options name; without these options, the only one that is found.
+    /// The mesh that the options name. Without these options, the only mesh that is found.
     pub(crate) fn choose(&self) -> anyhow::Result<ChosenMesh> {
         if self.cluster || self.which.is_named() {
             return Ok(ChosenMesh::Cluster(self.which.target()));
@@ -175,7 +175,7 @@ impl AnyMesh {
                 "mesh {name} runs here, and a kubeconfig names a cluster: choose with --name {name} \
                  or --cluster"
             ),
-            // Only root can see which meshes run on this machine, so other users get the cluster.
+            // Only root can see which meshes run on this machine, so other users get the cluster's mesh.
             (Err(leno_local::Error::NeedsRoot), true) => {
                 Ok(ChosenMesh::Cluster(self.which.target()))
             }

@@ -1,4 +1,4 @@
-//! The command line of Leno: parsing, and nothing else. Each command is one file in `commands`.
+//! The command line of Leno. Only parsing happens here; each command has its own file in `commands`.
 //!
 //! Exit codes: see [`leno_console`].
 
@@ -17,7 +17,7 @@ use commands::{
     uninstall, up, upgrade, why,
 };
 
-/// The version. It also tells whether the program was built with the FIPS module.
+/// The version, which also states whether the program was built with the FIPS module.
 const VERSION: &str = match cfg!(feature = "fips") {
     true => concat!(env!("CARGO_PKG_VERSION"), "+fips"),
     false => env!("CARGO_PKG_VERSION"),
@@ -137,7 +137,8 @@ fn main() -> ExitCode {
     leno_console::ended("leno", &done)
 }
 
-/// Parses the command line. The help has the commands in sections, which are made only if it is asked for.
+/// Parses the command line. The help lists the commands in sections, which are made only when the help is
+/// requested.
 fn parse() -> Result<Cli, clap::Error> {
     Cli::try_parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

@@ -1,16 +1,16 @@
-//! The page of `leno --help`: the commands in sections, by what they are for.
+//! The text of `leno --help`: the commands in sections, by their purpose.
 //!
-//! clap has headings for options and none for commands. So each section is a list of commands that clap itself renders, with
-//! its own wrapping and styles, and the template of the page holds these lists.
+//! clap has headings for options, but not for commands. Each section is therefore a list of commands that clap
+//! itself renders, with its own wrapping and styles, and the template of the help text contains these lists.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 
-/// A heading, and the commands below it in their order.
+/// A heading, and the commands below it in order.
 type Section = (&'static str, &'static [&'static str]);
 
-/// Every command that is not hidden is in one of them.
+/// The sections. Every command that is not hidden is in exactly one of them.
 const SECTIONS: [Section; 6] = [
     (
         "Run a mesh on this machine",
@@ -37,11 +37,11 @@ const SECTIONS: [Section; 6] = [
     ("More", &["bench", "completion", "version"]),
 ];
 
-/// What the page says below its sections.
+/// The text below the sections.
 const FURTHER: &str = "`leno COMMAND --help`, or `leno help COMMAND`, has the options of a command and examples. \
                        Commands that\nread a mesh work on `leno up` and on a cluster alike.";
 
-/// The command with its page in sections.
+/// The command, with a help text in sections.
 pub(crate) fn in_sections(command: Command) -> Command {
     let heading = *command.get_styles().get_header();
     let mut page = String::from("{about-with-newline}\n{usage-heading} {usage}\n");

@@ -1,4 +1,4 @@
-//! `leno bench` from the command line: a whole run under real meshes, its report, and its errors.
+//! Tests `leno bench` from the command line: a whole run under real meshes, its report, and its errors.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether the tests run as root. Not being root is a failure if root is required.
+/// Whether the tests run as root. If root is required, running as another user is a failure.
 fn is_root() -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;
@@ -138,12 +138,12 @@ fn report(out: &Path) {
     assert_eq!(counted, 200, "every request is in the raw data");
     assert!(leno(&["compare", &out_text, &out_text]).status.success());
     assert!(text(&leno(&["claims", &out_text]).stdout).contains("not measurable here"));
-    // A machine too busy for a valid run yields no record that could be priced.
+    // A machine that is too busy for a valid run yields no record whose price could be computed.
     assert!(text(&leno(&["cost", &out_text]).stdout).contains("MACHINE"));
     assert!(text(&leno(&["cost", "--print-prices"]).stdout).contains("m6g.large"));
 }
 
-/// Existing records are not measured again, and never overwritten by accident.
+/// Existing records are not measured again, and not overwritten by accident.
 fn resume(out: &Path) {
     let out_text = out.display().to_string();
     let again = leno(&["run", "http-1k", "--out", &out_text]);
@@ -164,7 +164,7 @@ fn resume(out: &Path) {
     );
 }
 
-/// The records of scenarios under meshes.
+/// Runs scenarios under meshes and returns their records.
 fn several(scenarios: &[&str], meshes: &str, duration: &str) -> Vec<Record> {
     let directory = tempfile::tempdir().expect("a directory of its own");
     let out = directory.path().display().to_string();
@@ -180,8 +180,8 @@ fn one<'a>(records: &'a [Record], scenario: &str, mesh: &str) -> &'a Record {
     found.unwrap_or_else(|| panic!("no {scenario} of {mesh}"))
 }
 
-/// Proxies hand over under load without a failed request or a cut stream; what they take is counted, and what workloads of
-/// one process do to others is told.
+/// Tests that proxies hand over under load without a failed request or a cut stream; that the resources of proxies
+/// are counted; and that the report shows how workloads in one process affect each other.
 #[test]
 fn node_mode_is_measured_beside_sidecars() {
     if !is_root() {
@@ -208,8 +208,8 @@ fn node_mode_is_measured_beside_sidecars() {
         let is_meshed = mesh != "none";
         let killed = of("restart-websockets", mesh);
         assert_eq!(killed.left_out, None, "{mesh}");
-        // WebSockets are opened for 3 s: the kill is within the load of 4 s all the same. Requests fail
-        // only where one is on its way through the process, or arrives before the next one listens.
+        // WebSockets are opened for 3 s, and the kill is within the 4 s of load. A request fails only if it is on
+        // its way through the process at that time, or arrives before the next process listens.
         let cut = killed.websockets.unwrap().cut;
         assert_eq!(cut > 0, is_meshed, "{mesh}: {killed:?}");
         assert!(is_meshed || killed.errors == 0, "{mesh}: {killed:?}");
@@ -253,8 +253,8 @@ fn configurations_arrive_under_load_and_neighbours_are_kept_apart() {
     assert!(!flooded.marks.iter().any(|mark| mark.kind == MarkKind::FloodEnded), "{flooded:?}");
 }
 
-/// Stands in for a real application: programs that listen at the address in their environment, and
-/// find each other by addresses in their environment.
+/// Stands in for a real application: programs that listen at the address in their environment, and find each other
+/// by addresses in their environment.
 #[test]
 fn a_folder_of_programs_is_measured_in_place_of_our_own_services() {
     if !is_root() {
@@ -301,7 +301,7 @@ fn a_folder_of_programs_is_measured_in_place_of_our_own_services() {
     assert!(said.contains(&format!("faces is the real application ({folder}")), "{said}");
 }
 
-/// Whether a tool of Debian's is installed. A missing tool is a failure if it is required.
+/// Whether a tool from a Debian package is installed. If the tool is required, its absence is a failure.
 fn has(tool: &str) -> bool {
     if Command::new(tool).arg("--version").output().is_ok() {
         return true;
@@ -311,8 +311,8 @@ fn has(tool: &str) -> bool {
     false
 }
 
-/// The records of one run without a mesh, or under each of these meshes, by Leno's generator and by
-/// another one, in the order of the meshes. The report shows them side by side.
+/// Records of one run without a mesh, or of one run under each of these meshes. Each was measured once by Leno's
+/// generator and once by another one, in the order of the meshes. The report shows both side by side.
 fn beside((scenario, meshes): (&str, &str), other: &str) -> Vec<(Record, Record)> {
     let directory = tempfile::tempdir().expect("a directory of its own");
     let records = runs(directory.path(), (scenario, &format!("leno,{other}")), meshes);
@@ -321,7 +321,7 @@ fn beside((scenario, meshes): (&str, &str), other: &str) -> Vec<(Record, Record)
         let found = records.iter().find(is_it);
         let what = format!("{mesh} by {generator}");
         let found = found.unwrap_or_else(|| panic!("no record of {what}")).clone();
-        // On a busy machine Leno's generator may find no rate that meets the latency bound.
+        // On a busy machine Leno's generator may find no rate at which the latency stays within its limit.
         let slow =
             found.left_out.as_ref().is_some_and(|why| why.contains("kept the 99th percentile"));
         assert!(found.left_out.is_none() || slow, "{what}: {:?}", found.left_out);
@@ -342,8 +342,7 @@ fn beside((scenario, meshes): (&str, &str), other: &str) -> Vec<(Record, Record)
     meshes.split(',').map(both).collect()
 }
 
-/// The first command of the guide, and whether Leno's generator can be trusted under each of its
-/// meshes.
+/// Runs the first command of the guide, and checks that Leno's generator can be trusted under each of its meshes.
 #[test]
 fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
     if !is_root() {
@@ -359,7 +358,7 @@ fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
         let mesh = &ours.mesh;
         assert_eq!(ours.rate_per_s, theirs.rate_per_s, "{mesh}: the same rate");
         for record in [&ours, &theirs].into_iter().filter(|record| record.mesh != run_baseline()) {
-            // One for each of 10 services, and one for the client.
+            // Ten services have one proxy each, and the client has one.
             assert_eq!(record.proxies, 11, "{mesh}");
             assert!(record.cpu_us_per_request() > 0.0 && record.rss_kib.idle > 0, "{record:?}");
             assert!(record.binary_bytes > Some(0) && record.start_up_ms.is_some(), "{record:?}");
@@ -367,8 +366,8 @@ fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
         }
         assert_ne!(see_the_same(&ours, &theirs), Some(false), "{mesh}");
     }
-    // A machine that is never quiet for two seconds yields no comparison, which must not look like
-    // a pass.
+    // On a machine that is never quiet for two seconds there is no comparison. That must not look like a passed
+    // test.
     let quiet = (0..QUIET_TRIES).find_map(|_| {
         let (ours, theirs) = beside(("http-1k", run_baseline()), "fortio").remove(0);
         see_the_same(&ours, &theirs)
@@ -382,10 +381,10 @@ fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
     }
 }
 
-/// How often generators are compared before the machine counts as never quiet.
+/// How many times generators are compared before the machine counts as never quiet.
 const QUIET_TRIES: usize = 5;
 
-/// Whether two generators agree: on a quiet machine they do within a tenth. `None` if another
+/// Whether two generators agree; on a quiet machine their results differ by less than a tenth. `None` if another
 /// process used the machine meanwhile, or if one of the generators was the bottleneck.
 fn see_the_same(ours: &Record, theirs: &Record) -> Option<bool> {
     let disturbed = |record: &Record| {
@@ -407,8 +406,8 @@ fn h2load_and_wrk_are_put_beside_our_generator() {
     assert_eq!((ours.rate_per_s, theirs.rate_per_s), (Some(100.0), Some(100.0)));
     assert!(ours.latency_us.p50 > 0 && theirs.latency_us.p50 > 0);
     let (ours, theirs) = beside(("saturation", run_baseline()), "wrk").remove(0);
-    // Leno's generator searches for the highest rate within a latency bound; a closed loop has no
-    // rate.
+    // Leno's generator searches for the highest rate within a latency limit. The other one sends in a closed loop,
+    // which has no rate.
     assert_eq!((ours.rate_per_s.is_none(), theirs.rate_per_s), (ours.left_out.is_some(), None));
 }
 
@@ -460,11 +459,10 @@ fn what_is_missing_is_a_record_with_the_command_that_brings_it() {
     assert!(!none.marks.iter().any(|mark| mark.kind == MarkKind::DeadTarget));
 }
 
-/// How long a run may take to its first record, on a slow machine.
+/// How long a run may take until its first record, on a slow machine.
 const FIRST_RECORD: Duration = Duration::from_secs(120);
 
-/// Whether a name belongs to this lab, and not to one whose number merely begins with the same
-/// digits.
+/// Whether a name belongs to this lab, rather than to one whose number merely begins with the same digits.
 fn is_of(name: &str, lab: &str) -> bool {
     name.match_indices(lab).any(|(at, _)| {
         let rest = &name[at + lab.len()..];
@@ -481,7 +479,7 @@ fn the_name_of_a_lab_is_not_that_of_another_whose_number_is_longer() {
     }
 }
 
-/// An interrupted run keeps its records, and leaves nothing of its lab.
+/// Tests that an interrupted run keeps its records, and leaves nothing of its lab.
 #[test]
 fn an_interrupted_run_keeps_what_is_done_and_leaves_no_lab() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! Programs whose standard output or standard error has no reader end as they do with one.
+//! Tests that programs whose standard output or standard error has no reader end in the same way as with a reader.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use leno_testkit::binaries::ours;
 
-/// Programs with arguments, and what they end with. Each has something to print.
+/// Programs with their arguments, and the exit code of each. Each prints something.
 const ENDS: [(&str, &[&str], i32); 14] = [
     ("leno", &["version"], 0),
     ("leno", &["--help"], 0),
@@ -24,7 +24,7 @@ const ENDS: [(&str, &[&str], i32); 14] = [
     ("shop", &["--help"], 0),
     ("shop", &["nonsense"], 2),
 ];
-/// All that it needs, and a log that there is not.
+/// All arguments that the proxy needs, and a log filter that is invalid.
 const PROXY: &[&str] = &[
     "--name",
     "a",
@@ -40,14 +40,14 @@ const PROXY: &[&str] = &[
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\n\
                    spec: {containers: [{name: web, image: web}]}\n";
 
-/// Where output goes.
+/// What output is connected to.
 #[derive(Clone, Copy, Debug)]
 enum Reader {
     /// A pipe whose other end is closed, for both streams.
     Gone,
-    /// A disk without room, for standard error.
+    /// A full disk, for standard error.
     NoRoom,
-    /// Standard error is no open descriptor.
+    /// A standard error that is not an open descriptor.
     NoDescriptor,
 }
 
@@ -70,7 +70,7 @@ fn code(program: &str, arguments: &[&str], reader: Option<Reader>) -> Option<i32
         Some(Reader::NoDescriptor) | None => command.stderr(Stdio::null()),
     };
     let mut child = command.spawn().unwrap();
-    // The process may have ended before.
+    // The process may have ended already.
     let _ended = child.stdin.take().unwrap().write_all(POD.as_bytes());
     child.wait_with_output().unwrap().status.code()
 }

@@ -1,6 +1,6 @@
 import { defineConfig } from "vite";
 
-// The names of the files carry no hash: they are in the repository, and `leno` embeds them by name.
+// The names of the files contain no hash, because the files are in the repository and `leno` embeds them by name.
 export default defineConfig({
   base: "./",
   publicDir: "public",

@@ -1,5 +1,5 @@
-//! Finds files and directories that documents name and that this machine does not have. Instances that need them wait
-//! for them.
+//! Finds files and directories that documents name but that do not exist on this machine. An instance starts only
+//! once the files that it needs exist.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use leno_resources::{Documents, Located, Object, Outline, Workload};
 
 use crate::plan::{InstanceLaunch, Plan};
 
-/// What a path must be.
+/// The kind of file that a path must lead to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathKind {
     File,
@@ -65,7 +65,8 @@ fn absent(workload: &Workload, launch: &InstanceLaunch) -> Vec<(String, String)>
     all
 }
 
-/// Why `path` is missing or of the wrong kind; `None` if it is right, or if this user may not examine it.
+/// Why `path` is missing or of the wrong kind; `None` if it is right, or if this user has no permission to examine
+/// it.
 fn wrong(path: &Path, kind: PathKind) -> Option<String> {
     let shown = path.display();
     match std::fs::metadata(path) {

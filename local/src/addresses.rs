@@ -1,5 +1,5 @@
-//! The addresses of a mesh: those of workloads and service VIPs, IPv4 and IPv6 with the same number. They are assigned
-//! in a fixed order and kept as long as their owner exists.
+//! The addresses of a mesh's instances and service VIPs. Each owner has one number, which gives its IPv4 and its
+//! IPv6 address. Numbers are assigned in a fixed order and kept as long as the owner exists.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,7 @@ const MAX_NUMBER: u16 = u16::MAX - 1;
 pub struct Addresses {
     /// IPv4.
     pub v4: Ipv4Addr,
-    /// IPv6, none on a machine without it.
+    /// IPv6; `None` on a machine without IPv6.
     pub v6: Option<Ipv6Addr>,
 }
 
@@ -23,7 +23,7 @@ pub struct Subnet {
     v6: Option<Ipv6Addr>,
 }
 
-/// The number of each owner.
+/// The assigned number of each owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
     taken: BTreeMap<(String, String), u16>,
@@ -40,19 +40,19 @@ impl Addresses {
 }
 
 impl Subnet {
-    /// The /16 that begins with `v4`, and the /64 of IPv6 that has `v6` as its first 16 bits.
+    /// The IPv4 /16 that begins with `v4`, and the IPv6 /64 whose first 16 bits are `v6`.
     #[must_use]
     pub fn new(v4: Ipv4Addr, v6: Option<u16>) -> Self {
         Self { v4, v6: v6.map(|first| Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0)) }
     }
 
-    /// The first address: the bridge, DNS and the control plane.
+    /// The first address, which the bridge, the DNS server and the control plane use.
     #[must_use]
     pub fn gateway(&self) -> Addresses {
         self.addresses(1)
     }
 
-    /// The addresses of a number.
+    /// The addresses that have this number.
     #[must_use]
     pub fn addresses(&self, number: u16) -> Addresses {
         Addresses {
@@ -61,7 +61,7 @@ impl Subnet {
         }
     }
 
-    /// The number of addresses of this range.
+    /// The number that these addresses have in this subnet.
     #[must_use]
     pub fn number_of(&self, addresses: &Addresses) -> u16 {
         let [_, _, high, low] = addresses.v4.octets();

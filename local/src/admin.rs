@@ -22,38 +22,38 @@ pub struct Admin<'a> {
 }
 
 impl<'a> Admin<'a> {
-    /// The proxy of the namespace itself, over loopback.
+    /// The admin server of the proxy in namespace `netns`, reached over loopback.
     #[must_use]
     pub fn within(netns: &'a Netns) -> Self {
         Self::at(netns, Ipv4Addr::LOCALHOST.into())
     }
 
-    /// The proxy of the instance at `address`, reached from `netns`.
+    /// The admin server of the proxy of the instance at `address`, reached from `netns`.
     #[must_use]
     pub fn at(netns: &'a Netns, address: IpAddr) -> Self {
         Self { netns: Some(netns), ..Self::here(address) }
     }
 
-    /// The proxy of the instance at `address`, reached from the namespace of this process.
+    /// The admin server of the proxy of the instance at `address`, reached from the namespace of this process.
     #[must_use]
     pub fn here(address: IpAddr) -> Self {
         Self { netns: None, address: SocketAddr::new(address, ports::ADMIN), bound: ANSWER_BOUND }
     }
 
-    /// The server of flow metrics, at the gateway `address`, from the namespace of this process.
+    /// The server of flow metrics at the gateway's `address`, reached from the namespace of this process.
     #[must_use]
     pub fn accounts(address: IpAddr) -> Self {
         let address = SocketAddr::new(address, ports::AGENT_ADMIN);
         Self { address, ..Self::here(address.ip()) }
     }
 
-    /// The same server with another bound on how long a response may take.
+    /// The same server, with `bound` as the longest time that a response may take.
     #[must_use]
     pub fn bounded(self, bound: Duration) -> Self {
         Self { bound, ..self }
     }
 
-    /// Whether the proxy serves.
+    /// Whether the server reports that it is ready.
     pub async fn ready(&self) -> bool {
         matches!(self.get("/ready").await, Ok(AdminReply { status: 200, .. }))
     }
@@ -66,7 +66,7 @@ impl<'a> Admin<'a> {
         self.send(None, ("GET", path)).await
     }
 
-    /// Sends a request without a body, with a header if there is one.
+    /// Sends a request without a body, with one header, or none.
     ///
     /// # Errors
     /// As [`Self::get`].

@@ -1,4 +1,4 @@
-//! The model of files or of a running mesh, for `leno explain` and `leno analyze`.
+//! Builds the model of a mesh, from files or from a running mesh, for `leno explain` and `leno analyze`.
 
 use std::path::{Path, PathBuf};
 
@@ -20,17 +20,17 @@ use crate::plan::{Plan, PlanDefaults, ProcessSharing, ProxyMode};
 use crate::ranges::{MeshRanges, RequestedRanges};
 use crate::status::{FileMistake, InstanceStatus, MeshStatus};
 
-/// Kinds of Kubernetes that have pods, to which `leno inject` adds proxies.
+/// The Kubernetes kinds that run pods. `leno inject` adds proxies to these.
 const OF_PODS: [&str; 7] =
     ["CronJob", "DaemonSet", "Deployment", "Job", "Pod", "ReplicaSet", "StatefulSet"];
 
-/// Most mistakes in the status of a mesh.
+/// How many mistakes the status of a mesh lists at most.
 const MAX_MISTAKES: usize = 100;
 
-/// The model of the running mesh, from the last state that was written for its control plane.
+/// The model of the running mesh, built from the last state that was written for its control plane.
 ///
 /// # Errors
-/// [`Error::NotRunning`], or if its state cannot be read.
+/// [`Error::NotRunning`], or if that state cannot be read.
 pub fn running(mesh: &str) -> Result<MeshModel> {
     let layout = Layout::new(mesh)?;
     let status = MeshStatus::read(&layout)?;
@@ -51,7 +51,7 @@ pub fn running(mesh: &str) -> Result<MeshModel> {
     })
 }
 
-/// The last state that was written for the control plane of a mesh; `None` if nothing of the mesh has a proxy.
+/// The last state that was written for the control plane of a mesh; `None` if no workload of the mesh has a proxy.
 fn state(layout: &Layout) -> Result<Option<Documents>> {
     let state = layout.state().join("state.yaml");
     if !state.exists() {
@@ -90,7 +90,7 @@ pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<
     Ok(all)
 }
 
-/// A page of the admin server of each of these instances' proxies, or the error.
+/// Fetches a page from the admin server of each instance's proxy, and returns the page or the error for each.
 ///
 /// # Errors
 /// [`Error::NotRunning`].
@@ -116,10 +116,10 @@ pub async fn pages(
     Ok(all)
 }
 
-/// The model of the mesh that these files describe, with these addresses, and with all instances ready.
+/// The model of the mesh that these files describe, with addresses from `ranges` and all instances ready.
 ///
 /// # Errors
-/// All reasons why `leno up` would reject the files.
+/// All reasons for which `leno up` would reject the files.
 pub fn of_files(files: &[PathBuf], ranges: RequestedRanges) -> Result<MeshModel> {
     let documents = compose::load(files).map_err(|problems| refused(&problems))?;
     let plan = plan(&documents, self::ranges(ranges)?).map_err(|problems| refused(&problems))?;
@@ -129,7 +129,7 @@ pub fn of_files(files: &[PathBuf], ranges: RequestedRanges) -> Result<MeshModel>
 /// The address ranges that `leno up` would use on a machine without conflicting routes.
 ///
 /// # Errors
-/// When both ranges are the same.
+/// When the ranges of instances and of VIPs are the same.
 pub fn ranges(asked: RequestedRanges) -> Result<MeshRanges> {
     Ok(MeshRanges::choose(asked, &[]).map_err(Error::Refused)?.0)
 }
@@ -137,7 +137,7 @@ pub fn ranges(asked: RequestedRanges) -> Result<MeshRanges> {
 /// The files that a mesh follows, and its addresses.
 ///
 /// # Errors
-/// [`Error::NotRunning`], or if it reads standard input.
+/// [`Error::NotRunning`], or if the mesh reads its documents from standard input.
 pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, MeshRanges)> {
     let status = MeshStatus::read(&Layout::new(mesh)?)?;
     if status.files.iter().any(|file| file == Path::new(leno_resources::STDIN)) {
@@ -147,22 +147,23 @@ pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, MeshRanges)> {
     Ok((status.files, status.ranges))
 }
 
-/// What was found in files.
+/// The result of analysing files.
 #[derive(Clone, Debug)]
 pub struct FileAnalysis {
-    /// The mistakes. If the files cannot be parsed, the reasons.
+    /// The mistakes, or, if the files cannot be parsed, the parse errors.
     pub findings: Vec<Finding>,
-    /// The documents that are of no mesh, such as a Deployment, each with its place and kind.
+    /// Documents of a kind that no mesh reads, such as a Deployment, each with its place and kind.
     pub not_analyzed: Vec<String>,
 }
 
-/// Finds the mistakes in the files of a mesh with these addresses.
+/// Finds the mistakes in the files of a mesh that uses these address ranges.
 #[must_use]
 pub fn of_mesh_files(files: &[PathBuf], ranges: MeshRanges) -> FileAnalysis {
     match compose::load(files) {
         Ok(documents) => {
             let findings = of_documents(files, &documents, ranges);
-            // A policy of another mesh is not read, but has a finding. A part of a Compose file is no document.
+            // A policy for another mesh is not read either, but has a finding already. An ignored part of a
+            // Compose file is not a document.
             let is_found = |one: &Located<IgnoredDocument>| {
                 let mut all = findings.iter();
                 all.any(|finding| (&finding.file, finding.line) == (&one.file, one.place.line))
@@ -180,7 +181,7 @@ pub fn of_mesh_files(files: &[PathBuf], ranges: MeshRanges) -> FileAnalysis {
     }
 }
 
-/// A document that is of no mesh: its place, and what it is.
+/// Formats a document that no mesh reads: its place and its kind.
 fn with_place(Located { value, file, place }: &Located<IgnoredDocument>) -> String {
     format!("{file}:{place}: {} {}", value.api_version, value.kind)
 }
@@ -198,7 +199,7 @@ fn of_documents(files: &[PathBuf], documents: &Documents, ranges: MeshRanges) ->
     findings
 }
 
-/// A warning if all of the documents are of no mesh, because then nothing was analyzed.
+/// A warning if no mesh reads any of the documents, because then nothing was analysed.
 fn foreign(documents: &Documents) -> Option<Finding> {
     let first = documents.ignored.first().filter(|_| documents.objects.is_empty())?;
     let remedy = match OF_PODS.contains(&first.value.kind.as_str()) {
@@ -214,7 +215,7 @@ fn foreign(documents: &Documents) -> Option<Finding> {
     Some(Finding::of_file(Severity::Warning, "no-documents", &first.file, &reason))
 }
 
-/// The paths without documents, which are probably not the ones that were meant.
+/// A finding for each path that contains no documents, because the user probably meant another path.
 fn empty(paths: &[PathBuf], documents: &Documents) -> Vec<Finding> {
     let finding = |(path, reason): (&PathBuf, &str)| {
         Finding::of_file(Severity::Error, "no-documents", &path.to_string_lossy(), reason)
@@ -222,7 +223,7 @@ fn empty(paths: &[PathBuf], documents: &Documents) -> Vec<Finding> {
     silent(paths, documents).into_iter().map(finding).collect()
 }
 
-/// The paths without documents, with what they contain instead.
+/// The paths that contain no documents, each with what it contains instead.
 pub(crate) fn silent<'a>(
     paths: &'a [PathBuf],
     documents: &Documents,
@@ -247,7 +248,8 @@ pub(crate) fn silent<'a>(
     paths.iter().filter_map(silent).collect()
 }
 
-/// Whether a file that was read is this one, or in this folder. It may have been read by another name of it.
+/// Whether `file`, which was read, is `path` or is in that folder. The same file may have been read by another of
+/// its names.
 fn is_of(file: &Path, path: &Path) -> bool {
     let parent = file.parent().map(|parent| match parent.as_os_str().is_empty() {
         true => Path::new("."),
@@ -257,12 +259,12 @@ fn is_of(file: &Path, path: &Path) -> bool {
         || parent.is_some_and(|parent| compose::resolved(parent) == compose::resolved(path))
 }
 
-/// The mistakes in documents that can be run.
+/// The mistakes in documents that have passed validation.
 pub(crate) fn findings_of(documents: &Documents, plan: &Plan) -> Vec<Finding> {
     analyze(documents, objects(plan))
 }
 
-/// The mistakes for the status of the mesh: the first hundred.
+/// The mistakes that the status of the mesh lists: at most [`MAX_MISTAKES`].
 pub(crate) fn mistakes(documents: &Documents, plan: &Plan) -> Vec<FileMistake> {
     let all = findings_of(documents, plan).into_iter().take(MAX_MISTAKES);
     let mistake = |one: Finding| FileMistake {
@@ -285,7 +287,7 @@ fn plan(documents: &Documents, ranges: MeshRanges) -> Result<Plan, Vec<Problem>>
         ranges,
         spiffe: false,
     };
-    // Each object keeps its outline, so that a problem has the line of its field.
+    // Each object keeps its outline, so that a problem is reported at the line of its field.
     let with_outlines = documents.objects.iter().zip(&documents.outlines);
     let planned = with_outlines.filter(|(located, _)| located.value.key().kind != Kind::Proxy);
     let (objects, outlines) =

@@ -34,11 +34,11 @@ const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
 const LAST_GOOD: &str = "leno_control_last_reload_good";
 /// A proxy's metric: 1 while the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
-/// Metric of a proxy that carries datagrams.
+/// A proxy's metric: open flows of datagrams. Only a proxy that carries datagrams has it.
 const FLOWS_OF_DATAGRAMS: &str = "leno_datagram_flows_open";
 
-/// Longest wait for a response of a proxy or of the control plane, which are on this machine. All are polled at once,
-/// and one that does not answer is not polled again.
+/// How long to wait for a response of a proxy or of the control plane, which are on this machine. All are
+/// requested at once, and a failed request is not repeated.
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// The state of a machine and of the mesh on it.
@@ -61,13 +61,13 @@ impl MachineHealth {
                 Some(room(layout.directory()).into_iter().chain(mesh(&status).await?).collect())
             }
             Err(Error::NotRunning { .. }) => left_behind(layout),
-            // The machine can be examined anyway.
+            // The report about the machine is useful even if the mesh cannot be examined.
             Err(error) => Some(vec![whole_mesh().bad(error.chain())]),
         };
         Ok(Self { machine: leno_capture::ProbeReport::probe(), mesh })
     }
 
-    /// Whether traffic can be captured here and the mesh, if any, is well.
+    /// Whether traffic can be captured on this machine and the mesh, if one runs, is healthy.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.machine.chosen.is_some() && self.mesh.as_deref().is_none_or(is_well)
@@ -94,7 +94,7 @@ fn room(state: &Path) -> Option<CheckResult> {
     let check = || Check::new("state", "Is there room for what leno up writes?");
     let place = state.display();
     match statvfs(state) {
-        // Some file systems have no size.
+        // Some file systems, such as /proc, report no size.
         Ok(of) if of.blocks() == 0 || of.blocks_available() > 0 => None,
         Ok(_) => {
             let text =
@@ -106,7 +106,7 @@ fn room(state: &Path) -> Option<CheckResult> {
     }
 }
 
-/// The finding about a mesh that does not run.
+/// The finding that a mesh has ended without removing its resources; `None` if it left none.
 fn left_behind(layout: &Layout) -> Option<Vec<CheckResult>> {
     if !layout.record().exists() {
         return None;
@@ -133,14 +133,14 @@ async fn mesh(status: &MeshStatus) -> Result<Vec<CheckResult>> {
     let wrong = status.mistakes.iter().filter(|mistake| mistake.error);
     findings.extend(wrong.map(|mistake| files().bad(mistake.text.clone())));
     findings.extend(descriptors::short_of(&status.instances));
-    // All at once, so that a proxy that hangs only delays its own finding.
+    // All instances at once, so that a proxy that hangs only delays its own finding.
     let instances =
         status.instances.iter().map(|instance| of_instance((&status.mesh, instance), &switch));
     findings.extend(futures_util::future::join_all(instances).await.into_iter().flatten());
     Ok(findings)
 }
 
-/// The workloads that more policies select than their proxies apply.
+/// Findings about workloads that are selected by more policies than their proxies apply.
 fn overloaded(mesh: &str) -> Vec<CheckResult> {
     let check = |of: String| {
         Check::new(of, "Do no more policies select the workload than its proxy applies?")
@@ -212,8 +212,8 @@ fn application((mesh, instance): (&str, &InstanceStatus)) -> CheckResult {
     Check::new(subject, "Does the application run, and listen on its ports?").result(level, text)
 }
 
-/// The phase of an application, and why it is not further: what `leno up` has recorded, and the ports that are `closed`
-/// now.
+/// Describes the phase of an application and, if it does not take traffic, the reason that `leno up` has recorded.
+/// `closed` are ports that the application declares and that are not open now.
 #[must_use]
 pub fn state(
     (mesh, instance): (&str, &InstanceStatus),
@@ -257,7 +257,8 @@ pub fn state(
     text + &unserved((mesh, instance))
 }
 
-/// Text about an application that would take traffic but is not served by its proxy, with how the proxy ended.
+/// Describes an application that cannot take traffic because its proxy does not serve, with how the proxy's last
+/// process ended.
 fn unserved((mesh, instance): (&str, &InstanceStatus)) -> String {
     // The application is only started once its proxy serves.
     let is_held_up = match instance.phase {
@@ -277,13 +278,13 @@ fn unserved((mesh, instance): (&str, &InstanceStatus)) -> String {
     }
 }
 
-/// How the operator finds the output of an instance's proxy.
+/// The command that shows the operator the output of an instance's proxy.
 fn printed_by((mesh, instance): (&str, &InstanceStatus)) -> String {
     let logs = command(mesh, &format!("logs --proxy {}", instance.workload));
     format!("`{logs}` has what it prints")
 }
 
-/// The past and the next runs of a schedule.
+/// Describes the last and the next run of a schedule.
 fn runs(schedule: &Schedule, now_unix_ms: i64) -> String {
     let seconds = |from: i64, to: i64| roughly((to - from).max(0) as f64 / 1000.0);
     let mut text = match (schedule.running, schedule.started_unix_ms) {
@@ -325,7 +326,7 @@ async fn proxy((mesh, instance): (&str, &InstanceStatus), switch: &Netns) -> Che
     if answers {
         match admin.get("/metrics").await {
             Ok(reply) if reply.status == 200 => healthy = counted(&reply.body, healthy, &mut text),
-            // It may have expired.
+            // Without metrics, it is not known whether the certificate is valid.
             Ok(reply) => {
                 healthy = false;
                 text += &format!(", certificate unknown: {}", reply.why_no_metrics());
@@ -349,7 +350,7 @@ async fn proxy((mesh, instance): (&str, &InstanceStatus), switch: &Netns) -> Che
     check.bad(text).remedy(printed_by((mesh, instance)))
 }
 
-/// The processes of a proxy that does not answer.
+/// Describes the processes of a proxy that does not answer.
 fn processes(instance: &InstanceStatus) -> String {
     let pids = instance.proxy.as_ref().map(ProxyProcess::pids).unwrap_or_default();
     let group = instance.proxy.as_ref().and_then(|process| process.group.as_deref());
@@ -361,8 +362,8 @@ fn processes(instance: &InstanceStatus) -> String {
     pids.into_iter().map(process).collect()
 }
 
-/// A finding if a signal has stopped the broker of an instance in node mode. It is not replaced until a new connection waits
-/// for it, because that cuts the instance's connections.
+/// A finding if a signal has stopped the broker of an instance in node mode. A stopped broker is not replaced
+/// until a new connection waits for it, because a replacement closes the instance's open connections.
 fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
     instance.proxy.as_ref()?.group.as_ref()?;
     let cgroup = Cgroup::at(instance.surroundings.cgroup.with_file_name("proxy"));
@@ -376,7 +377,7 @@ fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
     Some(check.bad(text).remedy(remedy))
 }
 
-/// A finding if the next proxy of an instance does not serve it yet.
+/// A finding if the proxy process that an edit or an upgrade has started does not serve the instance yet.
 fn next_proxy(instance: &InstanceStatus) -> Option<CheckResult> {
     let why = instance.proxy_waits.as_ref()?;
     let subject = format!("{}/{} next proxy", instance.namespace, instance.name);
@@ -384,7 +385,7 @@ fn next_proxy(instance: &InstanceStatus) -> Option<CheckResult> {
     Some(check.warning(format!("the one before serves on: {why}")))
 }
 
-/// Adds the health that a proxy's metrics show to `text`.
+/// Adds to `text` what a proxy's metrics show about its health, and returns `healthy` or false.
 fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
     let samples = metrics::parse(page);
     let left = value(&samples, EXPIRATION).map(|end| end - unix_now());
@@ -413,11 +414,11 @@ fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
 }
 
 fn unix_now() -> f64 {
-    // With a clock before 1970 every certificate looks valid, but its proxy reports the truth.
+    // If the clock is before 1970, every certificate looks valid here, but the proxy itself reports the failure.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// A duration in its largest unit.
+/// A duration in the largest unit that fits.
 fn roughly(seconds: f64) -> String {
     match seconds {
         s if s >= 172_800.0 => format!("{:.0} days", s / 86_400.0),

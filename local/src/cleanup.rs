@@ -9,11 +9,12 @@ use crate::record;
 pub struct CleanupOutcome {
     /// The name of the mesh.
     pub mesh: String,
-    /// Whether everything of it was removed; [`Error::Running`] if it was skipped because it runs.
+    /// Whether all resources of the mesh were removed; [`Error::Running`] if the mesh
+    /// still runs and was therefore skipped.
     pub result: Result<()>,
 }
 
-/// Removes everything of the named mesh, or of every mesh whose `leno up` has ended.
+/// Removes all resources of the named mesh, or of every mesh whose `leno up` has ended.
 ///
 /// # Errors
 /// When the name is not valid.

@@ -1,8 +1,8 @@
 //! Translates Compose files into documents for `leno up`.
 //!
-//! A service becomes a Workload. Each part of it records the field and the line that it comes from, so that later
-//! errors name these. Fields that Leno cannot honour are rejected, each with its line and a remedy. Fields without an
-//! effect on a mesh are listed as ignored.
+//! Each service becomes a Workload. For each part of the Workload, the translation records the field and line of
+//! the Compose file that it comes from, so that later errors can name these. Fields that Leno cannot honour are
+//! rejected, each with its line and a remedy. Fields without an effect on a mesh are listed as ignored.
 
 mod fields;
 mod interpolation;
@@ -20,9 +20,9 @@ use serde_saphyr::Spanned;
 
 use fields::Fields;
 
-/// The "version" of what is ignored in a Compose file.
+/// The `apiVersion` under which ignored fields of a Compose file are listed among the ignored documents.
 pub(crate) const COMPOSE: &str = "compose";
-/// The fields of a Compose file, with their meaning for `leno up`.
+/// The top-level fields of a Compose file that have no effect on a mesh or are handled separately.
 const TOP: [&str; 4] = ["name", "version", "networks", "volumes"];
 
 /// Reads the documents of files, folders and standard input, among them Compose files. A file that is named twice, or also
@@ -43,7 +43,8 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Documents, Vec<Problem>> {
     })
 }
 
-/// The one path of a file that has several names. Standard input, and a file that is gone, keep the name.
+/// The canonical path, which is the same for all names of a file. Standard input and missing files keep the name
+/// that was given.
 pub(crate) fn resolved(file: &Path) -> PathBuf {
     std::fs::canonicalize(file).unwrap_or_else(|_gone| file.to_owned())
 }
@@ -58,7 +59,7 @@ struct File {
     services: BTreeMap<Name, Service>,
 }
 
-/// The name of a service.
+/// The name of a service, and its place in the file.
 #[derive(Clone, Debug)]
 struct Name {
     text: String,
@@ -73,14 +74,14 @@ struct Draft {
 }
 
 impl File {
-    /// `None` if the text is not a Compose file: it has no `services`, or it has a `kind`. The parser of documents
-    /// reports mistakes in it.
+    /// Reads a Compose file. `None` if the text is not one: it has no `services`, or it has a `kind`. In that case
+    /// the parser of documents reports its mistakes.
     fn read(path: &Path, text: &str) -> Option<Result<Self, Problem>> {
         #[derive(Deserialize)]
         struct Services {
             services: BTreeMap<Name, Service>,
         }
-        // Only a text with this word can be a Compose file, and most documents do not have it.
+        // A quick check first: a text without this word is not a Compose file, and most documents do not have it.
         if !text.contains("services") {
             return None;
         }
@@ -131,7 +132,8 @@ impl File {
         Err(problems)
     }
 
-    /// The namespace: the project's name, else that of the folder, as Compose forms it.
+    /// The namespace for the services: the project's name or, without one, the name of the folder, in the form
+    /// that Compose gives it.
     fn project(&self) -> String {
         let named = self.top.get("name").and_then(|name| name.value.as_str().map(str::to_owned));
         let folder = || {
@@ -148,7 +150,7 @@ impl File {
     }
 }
 
-/// Adds documents that were made from a file.
+/// Adds documents that were translated from a file.
 fn add(documents: &mut Documents, made: Documents, origins: &[DocumentOrigin]) {
     for (object, outline) in made.objects.into_iter().zip(made.outlines) {
         let outline = outline.made_from(origins.to_vec());
@@ -163,8 +165,8 @@ impl Draft {
         self.problems.push(Problem { file, place, path: path.to_owned(), reason });
     }
 
-    /// Adds the problems of a document as problems of the fields that it was made from. Problems of a field that was
-    /// rejected already are consequences, and are dropped.
+    /// Reports the problems of a translated document at the fields that it was made from. Problems of a field that
+    /// was already rejected are only consequences, and are dropped.
     fn add(&mut self, found: Vec<Problem>, origins: &[DocumentOrigin]) {
         let refused: Vec<String> = self.problems.iter().map(|one| one.path.clone()).collect();
         for problem in found {

@@ -1,4 +1,4 @@
-//! The control plane of a mesh: one process in the namespace of the bridge.
+//! Runs the control plane of a mesh: one process in the network namespace of the bridge.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,10 +22,11 @@ use crate::process::{Event, ProcessCommand};
 use crate::program::Program;
 use crate::up::UpOptions;
 
-/// How long it may take to end; all of its state is on disk.
+/// How long the process may take to end before it is killed. Killing it loses nothing, because all of its state is
+/// on disk.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The running control plane. It is started again whenever it ends; proxies continue without it meanwhile.
+/// The running control plane. It is restarted whenever it ends; proxies continue to serve in the meantime.
 #[derive(Debug)]
 pub struct Controller {
     pid: Rc<Cell<Option<i32>>>,
@@ -33,15 +34,15 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Its process; `None` while it does not run.
+    /// Its process ID; `None` while it does not run.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         self.pid.get()
     }
 
-    /// Returns when it has ended after the mesh was stopped.
+    /// Waits until the control plane has ended. The caller must have stopped the mesh before.
     pub async fn ended(self) {
-        // A panic was printed, and the process ends with the control group of the mesh.
+        // A panic of the task was printed, and the mesh's control group ends the process.
         let _ = self.task.await;
     }
 }
@@ -86,7 +87,8 @@ pub fn start(
     Ok(Controller { pid, task })
 }
 
-/// The address of its `/metrics` and `/ready`: on loopback in the bridge's namespace, which workloads cannot reach.
+/// The address of the control plane's `/metrics` and `/ready`: on loopback in the bridge's namespace, which
+/// workloads cannot reach.
 #[must_use]
 pub fn admin() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, ports::ADMIN))
@@ -125,7 +127,8 @@ fn task(mesh: &MeshContext, options: &UpOptions, group: &Cgroup) -> Result<Proce
     }
     let environment: BTreeMap<OsString, OsString> =
         [("LENO_LOG".into(), options.log.clone().into())].into();
-    // It resolves names outside of the mesh, for example of token issuers, in the same way as instances.
+    // The control plane resolves names outside of the mesh, for example of token issuers, in the same way as
+    // instances.
     let gateway = mesh.switch.subnet().gateway();
     let names = ResolverNames {
         instance: "leno-controller",

@@ -1,4 +1,4 @@
-//! The users that the processes of workloads run as.
+//! Finds the user and group that the processes of a workload run as.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use nix::unistd::{Gid, Group, Uid, User};
 use crate::plan::RunAs;
 use crate::root;
 
-/// The credentials for a user and a group of this machine or of a root file system. What is not named is taken from the
-/// caller.
+/// The credentials for a user and a group, looked up on this machine or in a root file system. A user or group
+/// that is not set is the caller's.
 ///
 /// # Errors
 /// The invalid field, `user` or `group`, and the reason.
@@ -21,7 +21,7 @@ pub fn of(account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)>
         None => ProcessCredentials::invoking(),
         Some(wanted) => {
             let (uid, user) = find_user(wanted).map_err(|reason| ("user", reason))?;
-            // If no user has this number, the group of the same number is used.
+            // A number without an account is also used as the group's number.
             let gid = user.map_or(Gid::from_raw(uid.as_raw()), |user| user.gid);
             ProcessCredentials::of_user(uid, gid)
         }
@@ -35,14 +35,14 @@ pub fn of(account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)>
     Ok(credentials)
 }
 
-/// The credentials from the accounts of a root file system.
+/// The credentials according to the accounts of a root file system.
 fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)> {
     let missing = |what: &'static str, wanted: &str| {
         let root = root.display();
         (what, format!("{root} has no {what} {wanted:?}: write one that it has, or a number"))
     };
     let mut credentials = match &account.user {
-        // The home directories of this machine do not exist there.
+        // The caller's home directory does not exist in the root file system.
         None => ProcessCredentials { home: Some("/".into()), ..ProcessCredentials::invoking() },
         Some(wanted) => match (root::user(root, wanted), wanted.parse()) {
             (Some(user), _) => {
@@ -56,7 +56,7 @@ fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static 
                     name: Some(user.name),
                 }
             }
-            // If no user has this number, the group of the same number is used.
+            // A number without an account is also used as the group's number.
             (None, Ok(number)) => ProcessCredentials {
                 uid: Uid::from_raw(number),
                 gid: Gid::from_raw(number),
@@ -80,7 +80,7 @@ fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static 
     Ok(credentials)
 }
 
-/// A user by name or number. A number need not belong to a user.
+/// Finds a user by name or number. A number is valid even without an account.
 fn find_user(wanted: &str) -> Result<(Uid, Option<User>), String> {
     let failed = |errno| format!("the user {wanted:?} cannot be looked up: {errno}");
     if let Ok(number) = wanted.parse() {
@@ -92,7 +92,7 @@ fn find_user(wanted: &str) -> Result<(Uid, Option<User>), String> {
     Ok((user.uid, Some(user)))
 }
 
-/// A group by name or number.
+/// Finds a group by name or number.
 fn find_group(wanted: &str) -> Result<Gid, String> {
     if let Ok(number) = wanted.parse() {
         return Ok(Gid::from_raw(number));

@@ -1,5 +1,5 @@
-//! The environment of applications. Little of the shell in which `leno up` was started is passed on, so that its
-//! secrets do not reach every workload.
+//! Builds the environment of applications. Few variables of the shell that started `leno up` are passed on, so
+//! that its secrets do not reach every workload.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::root;
 /// and time zone. Others must be named by `env`, `envFile`, `inheritEnv` or `--env-file`.
 const PASSED: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ"];
-/// Those of them that contain paths.
+/// The variables in [`PASSED`] whose values contain paths.
 const PATHS: [&str; 3] = ["PATH", "HOME", "SHELL"];
-/// Largest file of variables, in bytes: far above the kernel's limit for one variable (128 KiB).
+/// Largest file of variables that is read, in bytes: far above the kernel's limit for one variable (128 KiB).
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The sources of the variables of applications.
@@ -28,8 +28,8 @@ pub struct Environment {
     given: BTreeMap<String, String>,
     /// The address of the control plane's SPIFFE Workload API.
     workload_api: Option<String>,
-    /// The address of the SPIFFE Workload API that issues the proxies' certificates instead of the control plane, if
-    /// there is one.
+    /// The address of an external SPIFFE Workload API, if one instead of the control plane issues the proxies'
+    /// certificates.
     other_api: Option<WorkloadApiAddress>,
 }
 
@@ -37,7 +37,8 @@ pub struct Environment {
 const WORKLOAD_API: &str = "SPIFFE_ENDPOINT_SOCKET";
 
 impl Environment {
-    /// The shell's variables, and those of the files for all workloads. A variable that is not UTF-8 is omitted.
+    /// Takes the shell's variables, and the variables of files that apply to all workloads. A variable that is not
+    /// UTF-8 is omitted.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -53,19 +54,19 @@ impl Environment {
         Ok(environment)
     }
 
-    /// Adds the address of a SPIFFE Workload API, for applications that can see its socket. The default is the API of
-    /// their proxy, `other`, if there is one, else `own`, that of the control plane.
+    /// Adds the address of a SPIFFE Workload API, for applications that can see its socket: the external API
+    /// `other` if the proxies use one, else the control plane's socket `own`.
     #[must_use]
     pub fn with_workload_api(self, own: &Path, other: Option<&WorkloadApiAddress>) -> Self {
         let own = Some(format!("unix://{}", own.display()));
         Self { workload_api: own, other_api: other.cloned(), ..self }
     }
 
-    /// All variables of an instance's application. Its files are read now, so each start of the application uses their
-    /// present content.
+    /// All variables of an instance's application. This reads the instance's files of variables, so each start of
+    /// the application uses their present content.
     ///
     /// # Errors
-    /// When one of its files cannot be read.
+    /// When one of these files cannot be read.
     pub fn of_instance(
         &self,
         instance: &PlannedInstance,
@@ -73,14 +74,14 @@ impl Environment {
     ) -> Result<BTreeMap<String, String>> {
         let launch = &instance.launch;
         let inherited = launch.inherited.iter().map(String::as_str);
-        // In a root file system of its own, paths of this machine are invalid.
+        // The shell's paths are invalid inside a separate root file system.
         let elsewhere = |name: &&str| launch.root.is_some() && PATHS.contains(name);
         let passed = PASSED.into_iter().filter(|name| !elsewhere(name));
         let path = launch.root.iter().map(|_| ("PATH".to_owned(), root::PATH.to_owned()));
         let mut all: BTreeMap<String, String> = path
             .chain(passed.chain(inherited).flat_map(|pattern| self.matching(pattern)))
             .collect();
-        // In a root file system of its own, the socket is where a volume is mounted.
+        // Inside a separate root file system, the socket is where a volume is mounted.
         let api = launch.certificates.workload_api(self.other_api.as_ref());
         let api = api.map(ToString::to_string).or_else(|| self.workload_api.clone());
         let api = api.filter(|_| launch.root.is_none());
@@ -97,7 +98,8 @@ impl Environment {
         Ok(all)
     }
 
-    /// The shell's variables with this name, or with the prefix before `*`.
+    /// The shell's variables with this name. If the pattern ends with `*`, those whose name begins with the part
+    /// before it.
     fn matching(&self, pattern: &str) -> Vec<(String, String)> {
         let fits = |name: &str| match pattern.strip_suffix('*') {
             Some(beginning) => name.starts_with(beginning),
@@ -123,8 +125,8 @@ impl Environment {
     }
 
     /// Parses lines `NAME=VALUE` as Docker does: empty lines and those that begin with `#` are skipped, and `NAME`
-    /// alone takes the shell's value. Quotes around a value and `export ` before a name are removed. An error has its
-    /// line.
+    /// alone takes the shell's value. Quotes around a value and `export ` before a name are removed. An error has
+    /// the number of its line.
     fn parse(&self, text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
         let mut all = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {

@@ -42,7 +42,7 @@ pub enum Error {
     Running {
         /// The name of the mesh.
         mesh: String,
-        /// The process id of its owner, `unknown` while it starts.
+        /// The process id of `leno up`, or `unknown` while it starts.
         owner: String,
     },
     /// No mesh of this name runs.
@@ -50,12 +50,12 @@ pub enum Error {
     NotRunning {
         /// The name that the user gave.
         mesh: String,
-        /// A run of this name that was killed has left something.
+        /// Whether an earlier run of this name was killed and has left resources.
         was_killed: bool,
-        /// The meshes that run.
+        /// The names of the meshes that run.
         running: Vec<String>,
     },
-    /// The mesh runs, but the file of its status is missing.
+    /// The mesh runs, but its status file is missing.
     #[error(
         "mesh {mesh} runs (process {owner}), but {} is not there: try again in a second, or end the mesh \
          with `{}`",
@@ -64,12 +64,12 @@ pub enum Error {
     NoStatus {
         /// The name of the mesh.
         mesh: String,
-        /// The process id of its owner.
+        /// The process id of its `leno up`.
         owner: i32,
-        /// The file.
+        /// The status file.
         path: PathBuf,
     },
-    /// No mesh was named, and none or several run.
+    /// The user named no mesh, and none or several run; these are their names.
     #[error("{}", not_chosen(.0))]
     NotNamed(Vec<String>),
     /// The command was not started as root.
@@ -82,10 +82,10 @@ pub enum Error {
         mesh: String,
         /// The name that the user gave.
         wanted: String,
-        /// The name that was probably meant, or the workloads of the mesh.
+        /// A name that is similar to `wanted`, or the list of the mesh's workloads.
         remedy: String,
     },
-    /// The mesh has no instance in such a namespace.
+    /// The mesh has no instance in the namespace that the user gave.
     #[error("no namespace {wanted} in mesh {mesh}: it has {present}")]
     NoNamespace {
         /// The name of the mesh.
@@ -105,13 +105,13 @@ pub enum Error {
         /// The parser's error.
         source: serde_json::Error,
     },
-    /// Any other error; the text has its remedy.
+    /// Any other error. The text includes the remedy.
     #[error("{0}")]
     Refused(String),
 }
 
 impl Error {
-    /// The error and its causes on one line.
+    /// The error and its causes, on one line.
     #[must_use]
     pub fn chain(&self) -> String {
         leno_program::chain(self)
@@ -142,7 +142,7 @@ fn not_chosen(running: &[String]) -> String {
 /// The result of an operation on a local mesh.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Adds what was attempted to the error of a system call.
+/// Adds a description of the failed operation to the error of a system call.
 pub(crate) trait Attempt<T> {
     /// Wraps the error; `what` reads like "cannot create /run/leno".
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T>;

@@ -1,4 +1,4 @@
-//! `leno exec`: a command as a workload.
+//! `leno exec`: runs a command in the surroundings of a workload.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,15 +26,16 @@ const NOT_EXECUTABLE: u8 = 126;
 const FAILED: u8 = 2;
 /// Variables that describe the caller's terminal.
 const TERMINAL: [&str; 2] = ["TERM", "COLORTERM"];
-/// How long to wait until an instance is set up: a large mesh that was just started takes seconds.
+/// How long to wait until an instance is set up. In a large mesh that was just started, this takes seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the status is read meanwhile.
+/// How often the mesh's status is read while waiting.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Replaces this process by `command`, which runs like the application of the instance or workload `wanted` (of a
-/// workload, the first instance): in its namespace, control group, environment and directory, with its host names. The
-/// command uses the terminal directly, gets the signals, and sets the exit code. Returns only if the command cannot be
-/// run, with the exit code that shells use for that (POSIX.1-2017, Shell Command Language, 2.8.2).
+/// Replaces this process by `command`, which runs in the surroundings of an instance's application: its namespace,
+/// control group, environment, directory and host names. `wanted` is the name of the instance, or of a workload,
+/// of which the first instance is used. The command uses the terminal directly and receives its signals, and its
+/// exit code is that of this process. Returns only if the command cannot be run, with the exit code that shells
+/// use in that case (POSIX.1-2017, Shell Command Language, 2.8.2).
 #[must_use]
 pub fn exec(
     mesh: &str,
@@ -107,7 +108,7 @@ fn prepare(
     let what = || format!("cannot become {}", instance.name);
     isolation.enter().attempt(what)?;
     credentials.assume().attempt(what)?;
-    // Last, so that the directory is resolved as the application sees it.
+    // This comes last, so that the path is resolved as the application sees it.
     std::env::set_current_dir(&surroundings.directory)
         .attempt(|| format!("cannot enter {}", surroundings.directory.display()))?;
     Ok((process, program.clone()))

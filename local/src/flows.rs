@@ -1,8 +1,8 @@
 //! Accounts for the connections of a mesh's instances, and serves the counts on the gateway.
 //!
-//! The kernel programs are attached to the control group of the mesh. An instance is accounted for as soon as its
-//! namespace is enrolled, which is before anything runs in it. If the kernel refuses something here, a line is printed,
-//! and the mesh continues with fewer metrics.
+//! The kernel programs that count are attached to the control group of the mesh. An instance is counted as soon as
+//! its namespace is enrolled, which is before any process runs in it. If the kernel refuses a program or a map, a
+//! line is printed, and the mesh runs with fewer metrics.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ use crate::output::LineOutput;
 use crate::plan::PlannedInstance;
 use crate::record::{MeshRecord, MeshResource};
 
-/// The flow accounts of a mesh; every method does nothing if the kernel has refused the programs.
+/// Counts the connections of a mesh. If the kernel has refused the programs, every method does nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Accounting(Option<Arc<Ledger>>);
 
 impl Accounting {
-    /// Attaches the programs to the control group of the mesh, and takes over the counters of a killed run. Returns a
-    /// line for the operator if there is something to report.
+    /// Attaches the programs to the control group of the mesh, and takes over the counters of a killed run. Also
+    /// returns a line for the operator if something is to be reported.
     ///
     /// # Errors
     /// If the record cannot be written.
@@ -70,11 +70,11 @@ impl Accounting {
         }
     }
 
-    /// Reads the counters at intervals, and serves them on the gateway at the port of agents, together with those of
-    /// `leno up` itself.
+    /// Reads the counters at intervals. Serves them, together with the metrics of `leno up` itself, on the gateway
+    /// at the port that agents use.
     ///
     /// # Errors
-    /// If the port is taken.
+    /// If the port is in use.
     pub fn serve(
         &self,
         switch: &Switch,
@@ -102,7 +102,7 @@ impl Accounting {
                 leno_program::answer_pages(&request, || None, || text)
             }
         };
-        // Both tasks end with the runtime.
+        // Both tasks end with the runtime that they belong to.
         tokio::spawn(leno_program::serve(listener, answer));
         let Some(of_rounds) = self.0.clone() else { return Ok(()) };
         tokio::spawn(async move {
@@ -111,14 +111,14 @@ impl Accounting {
             loop {
                 round.tick().await;
                 let ledger = Arc::clone(&of_rounds);
-                // The runtime prints a panic; the next round tries again.
+                // The runtime prints a panic of the task, and the next round tries again.
                 let _ended = tokio::task::spawn_blocking(move || ledger.round()).await;
             }
         });
         Ok(())
     }
 
-    /// Names the control plane as the peer of proxies.
+    /// Makes connections between proxies and the control plane appear under the control plane's name.
     pub async fn name_control_plane(&self, gateway: &Addresses) {
         let at = SocketAddr::new(gateway.v4.into(), ports::CONTROL);
         self.change(move |accounts| accounts.control_plane(&[at])).await;
@@ -138,7 +138,7 @@ impl Accounting {
             netns: netns(layout.netns(&instance.name)),
             addresses: instance.addresses.iter().collect(),
             proxy_uid: ports::PROXY_UID,
-            // Room for several proxies: one that was replaced still finishes open streams.
+            // Room for several proxies: a proxy that was replaced still finishes its open streams.
             proxies: match instance.launch.meshed {
                 true => vec![
                     layout.groups_cgroup(hierarchy),
@@ -156,27 +156,27 @@ impl Accounting {
         self.change(move |accounts| accounts.enrol(&name, member)).await;
     }
 
-    /// Removes an instance.
+    /// Stops counting an instance.
     pub async fn withdraw(&self, instance: &PlannedInstance) {
         let name = instance.name.to_string();
         self.change(move |accounts| accounts.withdraw(&name)).await;
     }
 
-    /// Applies the present settings of an instance, if it is accounted for.
+    /// Applies the present settings of an instance, if it is counted.
     pub async fn adopt(&self, instance: &PlannedInstance) {
         let name = instance.name.to_string();
         let (source, budget) = (instance.flows, instance.flow_budget);
         self.change(move |accounts| accounts.set_source(&name, source, budget)).await;
     }
 
-    /// Resizes the table and the ring of events, if these sizes differ from those of the last call.
+    /// Resizes the table of flows and the ring buffer of events, if the sizes differ from those of the last call.
     pub async fn resize(&self, sizes: FlowSizes) {
         let Some(ledger) = self.0.clone() else { return };
-        // The runtime prints a panic.
+        // The runtime prints a panic of the task.
         let _ended = tokio::task::spawn_blocking(move || ledger.resize(sizes)).await;
     }
 
-    /// Stops reading, so that the pins can be removed.
+    /// Stops reading the counters, so that the pinned programs and maps can be removed.
     pub fn end(&self) {
         if let Some(ledger) = &self.0 {
             ledger.end();
@@ -190,7 +190,7 @@ impl Accounting {
         + 'static,
     ) {
         let Some(ledger) = self.0.clone() else { return };
-        // The runtime prints a panic.
+        // The runtime prints a panic of the task.
         let _ended = tokio::task::spawn_blocking(move || ledger.change(change)).await;
     }
 }

@@ -1,8 +1,8 @@
 //! Forwards ports of this machine to instances: `leno port-forward`, and `published` ports of workloads.
 //!
-//! Like `kubectl port-forward`, it connects to loopback inside the instance's namespace. So it reaches the application
-//! without the proxy, even if that requires mTLS. If the application does not listen on loopback, it connects to the
-//! instance's address.
+//! Like `kubectl port-forward`, it connects to loopback inside the instance's namespace. A forwarded connection
+//! therefore bypasses the proxy and works even if the proxy requires mTLS. If the application does not listen on
+//! loopback, it connects to the instance's address.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,17 +17,18 @@ use tokio::sync::Semaphore;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 
-/// Connections that one port forwards at a time; more wait in the kernel's queue. A browser opens six.
+/// Connections that one port forwards at a time; further ones wait in the kernel's queue. A browser opens six.
 const MAX_CONNECTIONS: usize = 1024;
-/// How long a connection inside a namespace may take: nothing there is far.
+/// How long connecting inside a namespace may take. Everything there is on this machine.
 const CONNECT_BOUND: Duration = Duration::from_secs(5);
-/// The pause after a failed `accept`, because the next one fails at once while descriptors are short.
+/// The pause after a failed `accept`. Without it, `accept` would fail again and again while the process has no
+/// free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The target of forwarded connections.
+/// Where connections are forwarded to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardTarget {
-    /// The instance, for messages.
+    /// The instance's name, for messages.
     pub instance: String,
     /// Its network namespace.
     pub netns: String,
@@ -45,8 +46,8 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.attempt(|| format!("cannot listen on {address}"))
 }
 
-/// Forwards connections until the future is dropped; `next` returns the target of each. `report` gets a line for each
-/// that fails.
+/// Forwards connections until the future is dropped. `next` returns the target of each connection, and `report`
+/// gets a line for each that fails.
 pub async fn serve(
     listener: TcpListener,
     next: impl Fn() -> Result<ForwardTarget>,
@@ -71,7 +72,7 @@ pub async fn serve(
             }
         };
         let report = report.clone();
-        // The task ends with either side, or with the runtime.
+        // The task ends when either side closes the connection, or with the runtime.
         tokio::spawn(async move {
             if let Err(error) = carry(client, &target).await {
                 report(error.chain());
@@ -83,12 +84,13 @@ pub async fn serve(
 
 async fn carry(mut client: TcpStream, target: &ForwardTarget) -> Result<()> {
     let mut server = connect(target).await?;
-    // If one side ends in the middle, the application and its client know why.
+    // An error in the middle is not reported: the client and the application both see that the connection has
+    // ended.
     let _ = copy_bidirectional(&mut client, &mut server).await;
     Ok(())
 }
 
-/// Connects inside the namespace: to loopback, else to the instance's addresses.
+/// Connects inside the namespace: first to loopback, then to the instance's addresses.
 pub(crate) async fn connect(target: &ForwardTarget) -> Result<TcpStream> {
     let netns = Netns::open(&target.netns)?;
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];

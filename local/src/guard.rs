@@ -1,9 +1,9 @@
-//! Kills all processes of a mesh if its owner is killed. The kernel only kills the owner's children, but not their
-//! descendants.
+//! Kills all processes of a mesh if its owner, `leno up`, is killed. The kernel kills only the owner's children,
+//! not their descendants.
 //!
 //! ```text
 //! leno up ──starts──► leno guard        holds the control group of the mesh open
-//!    └── killed: the pipe ends ──► kills what is left in the group, and ends
+//!    └── killed: the pipe ends ──► kills the processes left in the group, and ends
 //! ```
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use std::time::Instant;
 use crate::error::{Attempt, Error, Result};
 use leno_supervise::{Backoff, Cgroup, after, describe};
 
-/// The guard of a mesh. When this is dropped, the guard kills what is left of the mesh, and this waits for it.
+/// The guard of a mesh. Dropping this makes the guard kill the mesh's remaining processes, and waits until it has.
 #[derive(Debug)]
 pub struct MeshGuard {
     group: Cgroup,
@@ -28,10 +28,10 @@ pub struct MeshGuard {
 /// The guard's process.
 #[derive(Debug)]
 struct GuardProcess {
-    /// `None` while it waits to be started again.
+    /// `None` between its end and its restart.
     child: Option<Child>,
     backoff: Backoff,
-    /// When it may be started again.
+    /// The earliest time of the next restart.
     next: Instant,
 }
 
@@ -47,8 +47,8 @@ impl MeshGuard {
         Ok(Self { group: group.clone(), process: RefCell::new(process) })
     }
 
-    /// Starts the process again if it has ended, with a back-off. Returns a line to report; `None` while it runs or
-    /// waits.
+    /// Restarts the process if it has ended, with a back-off. Returns a line to report; `None` while the process
+    /// runs or the back-off lasts.
     pub fn revive(&self) -> Option<String> {
         let process = &mut *self.process.borrow_mut();
         let now = Instant::now();
@@ -81,7 +81,7 @@ impl MeshGuard {
 }
 
 fn spawn(group: &Cgroup) -> Result<Child> {
-    // This path works even if the file of this program was replaced meanwhile.
+    // This path works even if the program's file was replaced in the meantime.
     let mut command = Command::new("/proc/self/exe");
     command.arg("guard").arg(group.path()).arg(group.id()?.to_string());
     command.env_clear().current_dir("/");
@@ -93,25 +93,27 @@ impl Drop for MeshGuard {
     fn drop(&mut self) {
         let Some(mut child) = self.process.get_mut().child.take() else { return };
         drop(child.stdin.take());
-        // An error is ignored: the guard ends by itself, and is only a safety net.
+        // An error is ignored: closing standard input already makes the guard end, and the guard is only a safety
+        // net.
         let _ = child.wait();
     }
 }
 
-/// Kills the processes of the group at `path` once standard input ends. `number` identifies the group, because a later
-/// mesh of the same name has another one.
+/// Kills the processes of the control group at `path` once standard input ends. `number` is the group's ID, which
+/// distinguishes it from the group of a later mesh of the same name.
 ///
 /// # Errors
 /// When there is no such group, or processes survive.
 pub fn guard(path: &Path, number: u64) -> Result<()> {
-    // Signals to the processes of the terminal or the service must not reach the guard.
+    // In a session of its own, the guard does not receive signals that are sent to the terminal's or service's
+    // processes.
     nix::unistd::setsid().attempt(|| "cannot leave the session of the terminal".to_owned())?;
     let what = || format!("cannot open {}", path.display());
     let group = File::open(path).attempt(what)?;
     if group.metadata().attempt(what)?.ino() != number {
         return Err(Error::Refused(format!("{} is the group of another mesh", path.display())));
     }
-    // Through the descriptor, because the path may belong to another mesh by then.
+    // Uses the open descriptor, because by then `path` may belong to a later mesh.
     let group = (PathBuf::from(format!("/proc/self/fd/{}", group.as_raw_fd())), group);
     let mut byte = [0];
     loop {

@@ -1,8 +1,8 @@
-//! The follow-up commands that messages suggest.
+//! Formats the follow-up commands that messages suggest.
 
 use crate::layout::DEFAULT_MESH;
 
-/// A command of `leno` for the mesh of this name, `ps` for example.
+/// A `leno` command, such as `ps`, for the mesh of this name.
 #[must_use]
 pub fn command(mesh: &str, words: &str) -> String {
     format!("leno {words}{}", name_option(mesh))

@@ -1,20 +1,20 @@
-//! How many processes of a mesh's proxies and brokers were replaced because they hung.
+//! Counts the proxies and brokers of a mesh that were replaced because they hung.
 
 use leno_supervise::HungProcesses;
 
-/// Counts the processes of a mesh.
+/// Replaced processes of a mesh, by their kind.
 #[derive(Debug, Default)]
 pub struct HungProxies {
     /// Node proxies.
     pub nodes: HungProcesses,
-    /// Proxies of one instance.
+    /// Sidecars: proxies that serve one instance.
     pub sidecars: HungProcesses,
     /// Brokers of instances in node mode.
     pub brokers: HungProcesses,
 }
 
 impl HungProxies {
-    /// The text of `/metrics`.
+    /// The counters in the text format of Prometheus.
     #[must_use]
     pub fn metrics(&self) -> String {
         let mut page = String::new();

@@ -1,4 +1,4 @@
-//! `leno identity`: the state of a mesh's authority, and requests to it.
+//! `leno identity`: queries the certificate authority of a mesh and sends requests to it.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::status::MeshStatus;
 
-/// Requests the state of signing and trust from the control plane of a mesh.
+/// Fetches the state of signing and trust from the control plane of a mesh.
 ///
 /// # Errors
 /// When the mesh does not run, or its control plane does not answer.
@@ -29,8 +29,8 @@ pub async fn report(layout: &Layout) -> Result<IdentityReport> {
     serde_json::from_str(&reply.body).map_err(|error| refused(io::Error::other(error)))
 }
 
-/// Requests that the control plane of a mesh begins or aborts a rotation of the root. It reacts within a second, or
-/// once it runs again.
+/// Requests that the control plane of a mesh begins or aborts a rotation of the root certificate. The control
+/// plane reacts within a second, or when it runs again.
 ///
 /// # Errors
 /// When the mesh does not run, or the request cannot be written.

@@ -1,10 +1,11 @@
-//! The life of one instance: namespace, links, control groups, capture, proxy, application, and the
-//! removal of all of it.
+//! The life of one instance: its namespace, links, control groups, capture, proxy and application are set up, run,
+//! and removed.
 //!
 //! ```text
 //! set up ─► proxy ─► proxy ready ─► application ─► (stop) application ends ─► proxy drains ─► removed
-//!              ▲ └─ died: at once, then back-off │ ▲ └─ ended: back-off
-//!              └─────────────────────────────────┘ └── each is started again by itself
+//!              ▲ └─ ended: restarted at once, │ ▲ └─ ended: restarted
+//!              │    later with a back-off     │ │    with a back-off
+//!              └──────────────────────────────┘ └── each is restarted without the other
 //! ```
 
 mod application;
@@ -61,12 +62,13 @@ use crate::record::{MeshRecord, MeshResource};
 use crate::root;
 use crate::status::{ProcessSurroundings, ProxyProcess, Schedule};
 
-/// How often a proxy that is not ready is polled: it is ready within milliseconds after it got its certificate.
+/// How often a proxy that is not ready is polled. A proxy is ready within milliseconds after it gets its
+/// certificate.
 const READY_POLL: Duration = Duration::from_millis(10);
-/// How long a proxy may take to become ready before a line is printed about it, and the interval of further lines.
+/// How long a proxy may take to become ready before a line about it is printed, and the interval of further lines.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time for a proxy to finish its open requests after its application has ended: no application is left to
-/// answer others.
+/// Longest time for a proxy to finish its open requests after its application has ended. Requests to the
+/// application cannot be answered any more.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
 /// A proxy has a bound of its own for finishing open streams while another one serves the instance
 /// (`--handover-timeout-s`). If it exceeds that by this much, its streams are cut.
@@ -88,7 +90,7 @@ pub struct MeshContext {
     pub hierarchy: PathBuf,
     /// The output for lines of the mesh and its processes.
     pub output: LineOutput,
-    /// The output for the access log of the proxies, if it differs from `output`.
+    /// The output for the proxies' access log, if it differs from `output`.
     pub access_log: Option<LineOutput>,
     /// Counts the connections of instances.
     pub flows: Accounting,
@@ -96,23 +98,23 @@ pub struct MeshContext {
     pub proxy: proxy::MeshProxySettings,
     /// The node proxies.
     pub groups: NodeProxyGroups,
-    /// Counts the proxies that hang.
+    /// Counts the proxies that were replaced because they hung.
     pub hung: Arc<HungProxies>,
     /// Counts the proxies that finish open streams.
     pub finishing: Arc<FinishingProxies>,
     /// Which instances go to another process now.
     pub successions: SuccessionTurns,
-    /// When a busy instance gets a node proxy of its own.
+    /// When a busy instance gets its own node proxy process.
     pub promotion: PromotionRules,
     /// How long an application may take to end.
     pub grace: Duration,
     /// The source of the environment variables of applications.
     pub environment: Environment,
-    /// How many descriptors applications may have open: the limit with which `leno` was started.
+    /// The limit of open descriptors for applications: the limit with which `leno` was started.
     pub descriptors: DescriptorLimit,
-    /// Ends all processes if this process is killed.
+    /// Kills all processes of the mesh if this process is killed.
     pub guard: MeshGuard,
-    /// How far the workloads have come, for workloads that depend on others.
+    /// How far each workload has come, for workloads that depend on others.
     pub stages: watch::Sender<WorkloadStages>,
     /// Carries the reports of instances.
     pub changes: mpsc::Sender<(InstanceName, InstanceChange)>,
@@ -131,17 +133,17 @@ pub type WorkloadStages = BTreeMap<(String, String), WorkloadStage>;
 /// How far all instances of a workload have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkloadStage {
-    /// Their processes have been started.
+    /// The processes of all instances have been started.
     pub started: bool,
-    /// They take traffic.
+    /// All instances take traffic.
     pub ready: bool,
-    /// Their processes have exited with 0.
+    /// The processes of all instances have exited with 0.
     pub completed: bool,
 }
 
 impl WorkloadStage {
-    /// Whether the workload satisfies the condition. A completed workload counts as ready, because it was, if only for
-    /// a moment.
+    /// Whether the workload satisfies the condition. A completed workload counts as ready, because it was ready
+    /// before it completed.
     #[must_use]
     pub fn has_reached(self, condition: DependencyCondition) -> bool {
         match condition {
@@ -155,88 +157,89 @@ impl WorkloadStage {
 /// What an instance reports about itself.
 #[derive(Clone, Debug)]
 pub enum InstanceChange {
-    /// It is set up; its application may start.
+    /// The instance is set up, and its application may start.
     Placed(Box<ProcessSurroundings>, Option<Backend>),
-    /// Its application is not started yet: what it waits for, or what runs before it.
+    /// The application has not been started yet, because something must end first; the text says what.
     Starting(String),
-    /// Its application was started, as this process.
+    /// The application of the instance was started, as this process.
     Started(i32),
-    /// Its application takes traffic: its readiness probe succeeds, or, without a probe, it listens on all of its ports
-    /// or has had time to.
+    /// The application takes traffic: its readiness probe succeeds. Without a probe, it listens on all of its
+    /// ports or has had enough time to do so.
     Running,
-    /// Whether ports of its application are open in one address family only. Only reported for an instance without a
-    /// proxy, because a proxy is reachable in both families.
+    /// Whether ports of the application are open in only one address family. Only reported for an instance without
+    /// a proxy; a proxy is reachable in both families.
     Families(OneFamily),
-    /// Which of the ports that it declares no process listens on.
+    /// The declared ports on which no process listens.
     Closed(Vec<u16>),
-    /// Its application runs but takes no traffic, for this reason.
+    /// The application runs but takes no traffic, for this reason.
     NotReady(String),
-    /// Its application ended in this way and is started again after a wait.
+    /// The application ended and is restarted after a wait.
     Ended {
-        /// How, `exited with 3`.
+        /// How it ended, such as `exited with 3`.
         how: String,
         /// The last line that it printed.
         last_line: String,
-        /// The wait.
+        /// How long until the restart.
         wait: Duration,
     },
-    /// Its application, or an init command, ended in this way and is not started again.
+    /// The application or an init command ended and is not restarted.
     Over {
-        /// How, `exited with 3`.
+        /// How it ended, such as `exited with 3`.
         how: String,
         /// The last line that it printed.
         last_line: String,
-        /// Whether it has completed its task.
+        /// Whether it has completed its task successfully.
         completed: bool,
     },
-    /// What its schedule has done, and will do.
+    /// The last and next runs of its schedule.
     Scheduled(Box<Schedule>),
-    /// Its application was asked to end.
+    /// The application was asked to end.
     Stopping,
-    /// Its proxy became able or unable to serve.
+    /// The proxy began or ceased to serve.
     Proxy {
-        /// Whether it serves.
+        /// Whether the proxy serves.
         ready: bool,
-        /// How often it was started again.
+        /// How many times the proxy was restarted.
         restarts: u32,
-        /// How it ended the last time.
+        /// How the last process of the proxy ended.
         ended: Option<String>,
     },
-    /// The process of its proxy.
+    /// The process that now serves as its proxy.
     ProxyRuns(ProxyProcess),
-    /// Why the next proxy process does not serve it yet; `None` once that serves, or if there is no next process.
+    /// Why the next proxy process does not serve the instance yet; `None` once it does, or if there is no next
+    /// process.
     ProxyWaits(Option<String>),
-    /// It could not be set up, for this reason. The reason was printed, and the set-up is tried again.
+    /// The instance could not be set up, for this reason. The reason was printed, and the set-up will be repeated.
     Failed(String),
-    /// Its application has ended for good; its proxy still finishes open requests.
+    /// The application of the instance has ended for good; its proxy still finishes open requests.
     ApplicationEnded,
     /// The instance has been removed.
     Gone,
 }
 
-/// One instance while it lives.
+/// Runs one instance.
 struct InstanceTask {
     mesh: Rc<MeshContext>,
     instance: PlannedInstance,
     stop: watch::Receiver<StopStage>,
-    /// Which process should be its proxy; it may change while the instance runs.
+    /// Which process should serve as its proxy. This may change while the instance runs.
     proxy: watch::Receiver<ProxySettings>,
     waits: Waits,
 }
 
-/// Which process should be the proxy of an instance.
+/// Which process should serve as the proxy of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxySettings {
-    /// The group whose node proxy should serve it; `None` if it has a proxy of its own, or none.
+    /// The group whose node proxy should serve the instance; `None` if the instance has a sidecar or no proxy.
     pub group: Option<String>,
-    /// When it gets a process of its own although its documents have it share one.
+    /// When the instance gets its own node proxy process although its documents make it share one.
     pub promotion: PromotionRules,
-    /// The wanted revision of proxy processes. A process of an earlier revision is replaced.
+    /// The wanted revision of proxy processes. A process of an earlier revision is to be replaced.
     pub revision: u64,
 }
 
 impl ProxySettings {
-    /// From the documents of the instance; what they do not set comes from the mesh.
+    /// The settings from the documents of the instance. The mesh's settings apply where the documents set none.
     #[must_use]
     pub fn of(mesh: &MeshContext, instance: &PlannedInstance) -> Self {
         let promotion = mesh.promotion.with_after(instance.promote_after);
@@ -245,7 +248,7 @@ impl ProxySettings {
     }
 }
 
-/// What was made for an instance.
+/// The resources that were created for an instance.
 struct InstanceResources {
     netns: Netns,
     group: Cgroup,
@@ -253,39 +256,40 @@ struct InstanceResources {
     limited: ProcessLimits,
     proxy: Cgroup,
     files: Vec<(PathBuf, PathBuf)>,
-    /// The files that the application sees instead, if it has a root file system of its own.
+    /// The files for an application with its own root file system. It sees these in place of `files`.
     own_files: Option<Vec<(PathBuf, PathBuf)>>,
     captured: RefCell<Option<Captured>>,
-    /// The capture recognises the proxy by its user, because the instance is or was in node mode.
+    /// Whether the capture recognises the proxy by its user. This is so once the instance has been in node mode.
     proxy_by_user: Cell<bool>,
-    /// The node proxy that serves the instance first, if it starts in node mode.
+    /// The first node proxy of the instance, if it starts in node mode.
     shared: RefCell<Option<Rc<NodeProxyGroup>>>,
-    /// The files with the instance's token, by the numbers of the processes and memberships that read them. A new token
-    /// is written to all of them, because it invalidates the one before, and all need one to renew their certificates.
+    /// The files with the instance's token, by the numbers of the proxy processes and memberships that read them.
+    /// A new token invalidates the earlier one, so it is written to all files; each reader needs it to renew its
+    /// certificate.
     tokens: Rc<RefCell<BTreeMap<u64, PathBuf>>>,
-    /// The last number that was given to a process or a membership of the instance.
+    /// The last number that was given to a proxy process or membership of the instance.
     number: Cell<u64>,
-    /// The processes and memberships that finish their open streams.
+    /// The proxy processes and memberships that finish their open streams.
     finishing: Rc<Finishing>,
-    /// The processes that run in the control group of its proxy.
+    /// The processes that run in the control group of the instance's proxy.
     processes: ProxyProcesses,
 }
 
 impl InstanceResources {
-    /// The files that are mounted over those that the application would see.
+    /// The files that are mounted over those that the application would otherwise see.
     fn application_files(&self) -> &[(PathBuf, PathBuf)] {
         self.own_files.as_deref().unwrap_or(&self.files)
     }
 
-    /// A number that no process or membership of the instance has had.
+    /// A number that no earlier proxy process or membership of the instance has had.
     fn next_number(&self) -> u64 {
         self.number.set(self.number.get() + 1);
         self.number.get()
     }
 }
 
-/// Runs an instance until `stop` ends it, then removes it. `proxy` decides which process is its proxy; if it changes,
-/// another process takes over while the instance runs.
+/// Runs an instance until `stop` ends it, then removes it. `proxy` names the process that should serve as its
+/// proxy; when that changes, the new process takes over while the instance runs.
 pub async fn live(
     mesh: Rc<MeshContext>,
     instance: PlannedInstance,
@@ -314,7 +318,8 @@ pub async fn live(
 }
 
 impl InstanceTask {
-    /// Sets the instance up. On an error it tries again after a wait; `None` if the instance is stopped meanwhile.
+    /// Sets the instance up, and tries again after a wait if that fails. `None` if the instance is stopped before
+    /// it succeeds.
     async fn placed(&self) -> Option<InstanceResources> {
         let mut stop = self.stop.clone();
         let mut backoff = Backoff::patient(Instant::now());
@@ -401,14 +406,14 @@ impl InstanceTask {
         Ok(place)
     }
 
-    /// Whether the instance may have a proxy. The capture recognises proxies by their user, so an application of that
-    /// user would bypass its proxy. Only the capture of a sidecar by kernel programs does not go by the user; but there
-    /// the application could listen on the ports of the proxy (`SO_REUSEPORT`). So the user is refused in both modes,
-    /// and a change of mode needs no further check.
+    /// Rejects an application that runs as the proxies' user. The capture recognises proxies by that user, so such
+    /// an application would bypass its proxy. For sidecars with kernel programs this is not so, but the
+    /// application could listen on the proxy's ports (`SO_REUSEPORT`). The user is rejected in both modes, so that
+    /// a change of mode needs no further check.
     fn check_user(&self) -> Result<()> {
         let launch = &self.instance.launch;
         let is_of_proxies = || credentials::of(&launch.account).map(|of| of.uid() == PROXY_UID);
-        // An unknown user is reported when the application starts.
+        // A user that does not exist is reported when the application starts.
         if launch.meshed && is_of_proxies().unwrap_or_default() {
             return Err(Error::Refused(format!(
                 "it would run as user {PROXY_UID}, which is the proxies': use another, or leno.dev/inject: disabled"
@@ -429,7 +434,7 @@ impl InstanceTask {
     async fn capture(&self, place: &InstanceResources) -> Result<Captured> {
         let Self { mesh, instance, .. } = self;
         let choice = match instance.launch.capture {
-            // Only kernel programs capture datagrams.
+            // Only kernel programs can capture datagrams.
             CaptureChoice::Auto if instance.launch.datagrams.is_on() => {
                 CaptureChoice::Only(Backend::Ebpf)
             }
@@ -443,7 +448,8 @@ impl InstanceTask {
         joined(captured.await.map(|result| result.map_err(Error::from)))
     }
 
-    /// Describes the capture. In node mode it recognises the proxy by its user, because the process may change.
+    /// Describes to the capture what it must redirect. In node mode the proxy is recognised by its user, because
+    /// its process may change.
     fn workload(
         &self,
         place: &InstanceResources,
@@ -463,7 +469,7 @@ impl InstanceTask {
         }
     }
 
-    /// Undoes the capture, in a blocking task, because some backends run commands.
+    /// Removes the capture, in a blocking task because some backends run commands.
     async fn release(&self, mut captured: Captured) {
         let released = tokio::task::spawn_blocking(move || Ok(captured.release()?));
         if let Err(error) = joined(released.await) {
@@ -471,7 +477,7 @@ impl InstanceTask {
         }
     }
 
-    /// Runs the proxy and, once that is ready, the application, until both are stopped.
+    /// Runs the proxy and, once it is ready, the application, until both are stopped.
     async fn run(&self, place: &InstanceResources) {
         if !self.instance.launch.meshed {
             self.application(place).await;
@@ -492,7 +498,7 @@ impl InstanceTask {
         tokio::join!(self.proxies(place, ready), application);
     }
 
-    /// Returns once the proxy is ready. If that takes long, prints why it is not.
+    /// Returns once the proxy is ready. If this takes long, prints the reason.
     async fn until_ready(&self, place: &InstanceResources) {
         let admin = Admin::within(&place.netns);
         let mut told = Instant::now();
@@ -548,7 +554,7 @@ impl InstanceTask {
         mesh.record.borrow_mut().remove(&made)
     }
 
-    /// The control groups that limit its processes, from the record.
+    /// The control groups that limit the instance's processes, from the mesh's record.
     fn limiting_groups(&self) -> Vec<PathBuf> {
         let Self { mesh, instance, .. } = self;
         let group = mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name).join("app");
@@ -569,7 +575,7 @@ impl InstanceTask {
             root: self.instance.launch.root.clone(),
             volumes: self.instance.launch.volumes.clone(),
             account: self.instance.launch.account.clone(),
-            // A file that cannot be read, or a user that no longer exists, is reported when the application starts.
+            // An unreadable file or a user that does not exist is reported when the application starts.
             environment: environment.of_instance(&self.instance, &credentials).unwrap_or_default(),
             directory: self.instance.launch.directory.clone(),
         }
@@ -592,7 +598,8 @@ impl InstanceTask {
         self.say(&format!("{}: {}", self.instance.label, error.chain()));
     }
 
-    /// Prints why an attempt has failed that is repeated until it succeeds. Returns the reason if it was printed now.
+    /// Prints why an attempt has failed that will be repeated until it succeeds. Returns the reason if it was
+    /// printed this time; the same reason is printed only at intervals.
     fn complain_again(&self, failures: &mut RepeatedFailures, error: &Error) -> Option<String> {
         let why = error.chain();
         let line = failures.failed(&why, Instant::now())?;
@@ -601,7 +608,7 @@ impl InstanceTask {
     }
 }
 
-/// The longest label among those of an instance's lines.
+/// The longest label in front of an instance's lines of output.
 pub(crate) fn longest_label(instance: &PlannedInstance) -> String {
     match instance.launch.meshed {
         true => proxy_label(instance),
@@ -613,7 +620,7 @@ fn proxy_label(instance: &PlannedInstance) -> String {
     format!("{} proxy", instance.label)
 }
 
-/// The result of a blocking task. A panic of the task is resumed here.
+/// The result of a blocking task. A panic of the task continues in the caller.
 fn joined<T>(result: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     match result {
         Ok(result) => result,

@@ -1,4 +1,4 @@
-//! The isolation of a process of an instance: control groups, network, files, and the host name.
+//! Isolates a process of an instance: its control groups, network, files and host name.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -19,14 +19,14 @@ use crate::plan::BoundVolume;
 use crate::record;
 use crate::root::Root;
 
-/// What a process enters between fork and exec. Everything is prepared beforehand, so that [`Isolation::enter`] only
-/// makes system calls: it does not allocate or take a lock.
+/// What a process enters between fork and exec. Everything is prepared beforehand, so that [`Isolation::enter`]
+/// only makes system calls; between fork and exec a process must not allocate or take a lock.
 #[derive(Debug)]
 pub struct Isolation {
     cgroups: Vec<File>,
     netns: File,
     root: Option<Root>,
-    /// The path of `directory` on this machine.
+    /// The path of `directory` as seen from this machine.
     outside: PathBuf,
     files: Vec<(CString, CString)>,
     volumes: Vec<Mount>,
@@ -69,7 +69,7 @@ impl Isolation {
     /// Adds these groups of other hierarchies.
     ///
     /// # Errors
-    /// When one does not exist.
+    /// When one of the groups does not exist.
     pub fn within_groups(mut self, groups: &[Cgroup]) -> Result<Self> {
         for group in groups {
             self.cgroups.push(group.entry()?);
@@ -77,11 +77,11 @@ impl Isolation {
         Ok(self)
     }
 
-    /// Sets this root file system. The files of [`new`](Self::new) are then mounted in it, and so are volumes, which
-    /// must be added later.
+    /// Makes `root` the root file system. The files of [`new`](Self::new) are then mounted in it, and so are
+    /// volumes, which must be added later.
     ///
     /// # Errors
-    /// When the directory cannot be used as one.
+    /// When the directory cannot be used as a root file system.
     pub fn with_root(mut self, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {
             self.root = Some(Root::new(root)?);
@@ -90,7 +90,7 @@ impl Isolation {
         Ok(self)
     }
 
-    /// The path on this machine of a path of the instance, ignoring volumes.
+    /// The path on this machine that leads to the file at `path` of the instance. Volumes are not considered.
     #[must_use]
     pub fn outside(&self, path: &Path) -> PathBuf {
         self.outside.join(path.strip_prefix("/").unwrap_or(path))
@@ -131,7 +131,8 @@ impl Isolation {
         }
         setns(&self.netns, CloneFlags::CLONE_NEWNET)?;
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
-        // Unmounts of the host propagate to here; mounts made here do not propagate to the host.
+        // A mount or unmount of the host takes effect here as well, but mounts made here are not visible to the
+        // host.
         let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
         mount(None::<&str>, "/", None::<&str>, slave, None::<&str>)?;
         self.root.as_ref().map_or(Ok(()), Root::mount)?;
@@ -153,7 +154,7 @@ impl Mount {
             None => {
                 mount(from, onto, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?
             }
-            // Not recursive: mounts below it would stay writable.
+            // Not recursive, because mounts below it would stay writable.
             Some(flags) => {
                 mount(from, onto, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
                 mount(None::<&str>, onto, None::<&str>, flags, None::<&str>)?;
@@ -163,17 +164,17 @@ impl Mount {
     }
 }
 
-/// Refuses a root directory that is no mount point, as after a plain chroot(2): the kernel then changes how mounts
-/// spread for no process below it (mount(2), EINVAL), and no instance could get files of its own.
+/// Rejects a root directory that is not a mount point, as after a plain chroot(2). mount(2) then fails with EINVAL
+/// when an instance changes how mounts propagate, and no instance could get its own files.
 ///
 /// # Errors
-/// With what to type.
+/// The reason, with the command that the user should run.
 pub(crate) fn check_own_root() -> Result<()> {
     let mounts = mounts().attempt(|| "cannot read /proc/self/mountinfo".to_owned())?;
     check_root_mount(&mounts).map_err(Error::Refused)
 }
 
-/// The same, given the mounts that this process sees.
+/// [`check_own_root`], given the mounts that this process sees.
 fn check_root_mount(mounts: &[MountEntry]) -> std::result::Result<(), String> {
     match mounts.iter().any(|mount| mount.at == Path::new("/")) {
         true => Ok(()),
@@ -184,13 +185,14 @@ fn check_root_mount(mounts: &[MountEntry]) -> std::result::Result<(), String> {
     }
 }
 
-/// A path as the system calls want it.
+/// Converts a path to the form that system calls take.
 pub(crate) fn text(path: &Path) -> Result<CString> {
     let bytes = path.as_os_str().as_bytes();
     CString::new(bytes).map_err(|_| Error::Refused("a path holds a NUL byte".into()))
 }
 
-/// Rejects a mount point in a root file system whose path has a symbolic link, because it may lead outside.
+/// Rejects a mount point in a root file system if its path contains a symbolic link, because that may lead
+/// outside.
 fn check_within(root: &Path, place: &Path) -> Result<()> {
     let below = place.ancestors().take_while(|path| *path != root);
     let is_link = |path: &&Path| path.symlink_metadata().is_ok_and(|it| it.is_symlink());
@@ -204,7 +206,7 @@ fn check_within(root: &Path, place: &Path) -> Result<()> {
     }
 }
 
-/// Rejects a volume that cannot be mounted, with the remedy; `before` are the volumes that are mounted before it.
+/// Rejects a volume that cannot be mounted, with the remedy. `before` are the volumes that are mounted earlier.
 fn check_volume(volume: &BoundVolume, before: &[BoundVolume]) -> Result<()> {
     let BoundVolume { from, onto, .. } = volume;
     // The mount point may be inside another volume.
@@ -227,8 +229,8 @@ fn check_volume(volume: &BoundVolume, before: &[BoundVolume]) -> Result<()> {
     Ok(())
 }
 
-/// The flags to remount `path` read-only. They include the restrictions of its file system's mount, which would be
-/// lifted otherwise.
+/// The flags to remount `path` read-only. They repeat the restrictions of the present mount, which a remount would
+/// otherwise lift.
 fn read_only_flags(path: &Path) -> Result<MsFlags> {
     let vfs = statvfs(path).attempt(|| format!("cannot look at {}", path.display()))?;
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
@@ -247,10 +249,10 @@ fn read_only_flags(path: &Path) -> Result<MsFlags> {
 /// Writes the files that an instance sees instead of the system's, and returns pairs of source and mount point.
 ///
 /// # Errors
-/// When one cannot be written, or if the machine has no `/etc/resolv.conf` to mount over.
+/// When a file cannot be written, or if the machine has no `/etc/resolv.conf` to mount over.
 pub fn write_files(directory: &Path, names: &ResolverNames<'_>) -> Result<Vec<(PathBuf, PathBuf)>> {
     for part in [directory.parent(), Some(directory)].into_iter().flatten() {
-        // Only root may look inside. What an instance may see is mounted elsewhere.
+        // Only root may read this directory. The files that an instance may see are mounted at other paths.
         record::make_directory(part, 0o700)?;
     }
     let resolver = fs::canonicalize("/etc/resolv.conf").attempt(|| {
@@ -274,14 +276,14 @@ pub fn write_files(directory: &Path, names: &ResolverNames<'_>) -> Result<Vec<(P
     Ok(pairs)
 }
 
-/// The names that an instance resolves without DNS, and its resolver.
+/// What an instance's files of name resolution contain: its own names and its resolver.
 #[derive(Clone, Copy, Debug)]
 pub struct ResolverNames<'a> {
-    /// The instance's name, its host name.
+    /// The instance's name, which is also its host name.
     pub instance: &'a str,
-    /// Its full names.
+    /// The instance's fully qualified names.
     pub full: &'a [String],
-    /// Its namespace, searched first.
+    /// The instance's addresses.
     pub namespace: &'a str,
     /// Its own addresses.
     pub addresses: crate::addresses::Addresses,
@@ -290,7 +292,7 @@ pub struct ResolverNames<'a> {
 }
 
 impl ResolverNames<'_> {
-    /// Its `/etc/resolv.conf`.
+    /// The content of the instance's `/etc/resolv.conf`.
     pub(crate) fn resolver(&self) -> String {
         let Self { namespace, server, .. } = self;
         let domain = crate::dns::DOMAIN;
@@ -300,7 +302,7 @@ impl ResolverNames<'_> {
         )
     }
 
-    /// Its `/etc/hosts`.
+    /// The content of the instance's `/etc/hosts`.
     pub(crate) fn hosts(&self) -> String {
         let mut text = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
         for address in self.addresses.iter() {
@@ -312,8 +314,8 @@ impl ResolverNames<'_> {
     }
 }
 
-/// Restricts host name lookups to files and DNS: other sources (systemd-resolved, mDNS) run outside of the instance's
-/// namespace and do not know the mesh.
+/// The content of `/etc/nsswitch.conf` with host name lookups restricted to files and DNS. Other sources
+/// (systemd-resolved, mDNS) run outside of the instance's namespace and do not have the mesh's names.
 pub(crate) fn plain_lookup(switch: &str) -> String {
     let plain = |line: &str| match line.trim_start().starts_with("hosts:") {
         true => "hosts: files dns\n".to_owned(),

@@ -6,7 +6,8 @@ use leno_types::{InstanceName, check_label};
 
 use crate::error::{Error, Result};
 
-/// The directory of all meshes of this machine. `/run` is emptied at boot, like the recorded namespaces and processes.
+/// The directory of all meshes of this machine. `/run` is emptied at boot, and so the record never outlives the
+/// namespaces and processes that it names.
 pub const ROOT: &str = "/run/leno";
 
 /// The mesh that is used if no name is given.
@@ -17,30 +18,30 @@ const MAX_MESH_NAME: usize = 32;
 /// Names in [`ROOT`] that are not meshes.
 const RESERVED: &[&str] = &["bpf", "cgroup2"];
 
-/// The paths of one mesh.
+/// The paths of one mesh. The owner is its `leno up`.
 ///
 /// ```text
 /// /run/leno/<mesh>/
 ///   lock                 held (flock) by the owner while the mesh runs
-///   state.json           the owner and everything that must be removed
-///   mesh.json            what runs, for exec, stat and check
+///   state.json           the owner, and everything that must be removed
+///   mesh.json            what runs; read by exec, stat and check
 ///   log, log.1           the newest lines that were printed
-///   leno.log, leno.log.1 those of `leno up` itself
-///   control.sock         where the owner takes orders
+///   leno.log, leno.log.1 the newest lines of `leno up` itself
+///   control.sock         where the owner accepts orders
 ///   observer.sock        where the observer answers
-///   workload-api.sock    where applications get certificates of their own
-///   history              what the observer remembers
+///   workload-api.sock    where applications get their own certificates
+///   history              what the observer has recorded
 ///   state/state.yaml     what the controller reads
 ///   control/             the certificate authority
-///   roots.pem            what proxies check the control plane against
+///   roots.pem            the roots with which proxies verify the control plane
 ///   tokens/              digests of the proxies' tokens
-///   programs/            where Leno's own executables are laid
+///   programs/            the mount points of Leno's own executables
 ///   own/token            where a proxy finds its token
 ///   groups/<group>/      {resolv.conf,hosts,nsswitch.conf} of a node proxy, and tokens/<ns>.<instance>
 ///   instances/<ns>.<instance>/{resolv.conf,hosts,nsswitch.conf,token}
 /// ```
 ///
-/// Besides the meshes, `bpf` and `cgroup2` are mounts that capture creates if the machine has none.
+/// `/run/leno` also has `bpf` and `cgroup2`, which are mounts that capture creates if the machine has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     mesh: String,
@@ -48,7 +49,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The paths of the mesh of this name.
+    /// The paths of the mesh with this name.
     ///
     /// # Errors
     /// When the name is not a DNS label of at most 32 characters.
@@ -72,7 +73,7 @@ impl Layout {
         !std::fs::read_dir(ROOT).is_err_and(denied)
     }
 
-    /// Every mesh that has a directory, running or left behind.
+    /// All meshes that have a directory, whether they run or were left behind.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let entries = std::fs::read_dir(ROOT).into_iter().flatten().flatten();
@@ -95,19 +96,19 @@ impl Layout {
         &self.directory
     }
 
-    /// The file that the owner holds locked.
+    /// The file that the owner keeps locked.
     #[must_use]
     pub fn lock(&self) -> PathBuf {
         self.directory.join("lock")
     }
 
-    /// The ownership record.
+    /// The record of the owner and of everything that must be removed.
     #[must_use]
     pub fn record(&self) -> PathBuf {
         self.directory.join("state.json")
     }
 
-    /// What runs.
+    /// The status file, which describes what runs.
     #[must_use]
     pub fn status(&self) -> PathBuf {
         self.directory.join("mesh.json")
@@ -131,13 +132,13 @@ impl Layout {
         self.directory.join("observer.sock")
     }
 
-    /// The socket of the SPIFFE Workload API, on which applications get certificates of their own.
+    /// The socket of the SPIFFE Workload API, where applications get their own certificates.
     #[must_use]
     pub fn workload_api(&self) -> PathBuf {
         self.directory.join("workload-api.sock")
     }
 
-    /// The history of the observer.
+    /// The recorded history of the observer.
     #[must_use]
     pub fn history(&self) -> PathBuf {
         self.directory.join("history")
@@ -149,19 +150,19 @@ impl Layout {
         self.directory.join("state")
     }
 
-    /// The controller's own directory.
+    /// The directory in which the controller keeps the certificate authority.
     #[must_use]
     pub fn control(&self) -> PathBuf {
         self.directory.join("control")
     }
 
-    /// The roots of the trust domain, for proxies.
+    /// The file with the root certificates of the trust domain, for proxies.
     #[must_use]
     pub fn roots(&self) -> PathBuf {
         self.directory.join("roots.pem")
     }
 
-    /// The store of the proxies' tokens.
+    /// The directory with the digests of the proxies' tokens.
     #[must_use]
     pub fn tokens(&self) -> PathBuf {
         self.directory.join("tokens")
@@ -179,7 +180,7 @@ impl Layout {
         self.directory.join("programs").join(name)
     }
 
-    /// The files of a node proxy; `group` is the name of its group.
+    /// The directory with the files of the node proxy of this group.
     #[must_use]
     pub fn group(&self, group: &str) -> PathBuf {
         self.directory.join("groups").join(group)
@@ -191,7 +192,8 @@ impl Layout {
         self.cgroup(hierarchy).join("groups")
     }
 
-    /// The control group of a node proxy. It cannot collide with that of an instance, whose name contains a dot.
+    /// The control group of the node proxy of this group. The name of an instance's control group contains a dot,
+    /// so the two cannot collide.
     #[must_use]
     pub fn group_cgroup(&self, hierarchy: &Path, group: &str) -> PathBuf {
         self.groups_cgroup(hierarchy).join(group)
@@ -203,7 +205,7 @@ impl Layout {
         dotted(name)
     }
 
-    /// The files of one instance.
+    /// The directory with the files of one instance.
     #[must_use]
     pub fn instance(&self, name: &InstanceName) -> PathBuf {
         self.directory.join("instances").join(dotted(name))
@@ -215,21 +217,22 @@ impl Layout {
         format!("leno-{}", self.mesh)
     }
 
-    /// The network namespace of one instance. Dots separate the parts, because labels contain none. Otherwise mesh `a`
-    /// with namespace `b-c` would have the same name as mesh `a-b` with namespace `c`.
+    /// The network namespace of one instance. The parts of its name are separated by dots, which labels cannot
+    /// contain. With hyphens, mesh `a` with namespace `b-c` would have the same name as mesh `a-b` with namespace
+    /// `c`.
     #[must_use]
     pub fn netns(&self, name: &InstanceName) -> String {
         format!("leno-{}.{}", self.mesh, dotted(name))
     }
 
-    /// The name under which the mesh's flows are accounted for. It cannot collide with a capture, because those have
-    /// the names of instances' network namespaces.
+    /// The name of the mesh's pinned flow programs. It cannot collide with that of a capture, which is the name of
+    /// an instance's network namespace.
     #[must_use]
     pub fn flows(&self) -> String {
         format!("leno-{}.flows", self.mesh)
     }
 
-    /// The control group of the mesh, below the mount of the hierarchy.
+    /// The control group of the mesh, below the cgroup2 mount at `hierarchy`.
     #[must_use]
     pub fn cgroup(&self, hierarchy: &Path) -> PathBuf {
         hierarchy.join("leno").join(&self.mesh)

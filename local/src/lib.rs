@@ -9,11 +9,11 @@
 //!                               └─► mesh.json ─► exec, stat, check
 //! ```
 //!
-//! Everything that is created is recorded first (`record`), so that the next run or `leno cleanup` can remove what a
-//! killed run has left. The plan is a pure value; the rest makes the machine match it.
+//! Everything that will be created is recorded before (`record`), so that the next run or `leno cleanup` can
+//! remove what a killed run has left. The plan is a pure value; the rest makes the machine match it.
 //!
-//! This crate does not know what a request is: it neither carries traffic nor decides about it. The other commands
-//! (`exec`, `stat`, `check`, `cleanup`) use the files that a running `leno up` writes, never its memory.
+//! This crate neither carries requests nor decides about them. The other commands (`exec`, `stat`, `check`,
+//! `cleanup`) use the files that a running `leno up` writes, never its memory.
 //!
 //! Read first: [`plan::Plan`], [`up::up`], [`instance::live`].
 

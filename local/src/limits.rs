@@ -1,5 +1,4 @@
-//! Limits of CPU and memory, by control groups of version 2, or of version 1 on machines that have the controllers
-//! there.
+//! Limits CPU and memory with control groups of version 2. Where the controllers belong to version 1, uses that.
 
 use std::fs;
 use std::io;
@@ -20,7 +19,7 @@ const PERIOD_US: u64 = 100_000;
 /// The limits of an instance's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessLimits {
-    /// Groups that its processes enter in addition to their own.
+    /// Control groups of other hierarchies that the processes enter as well.
     pub groups: Vec<Cgroup>,
     memory: Option<(MemoryQuantity, PathBuf)>,
 }
@@ -32,12 +31,12 @@ enum Controller {
     Memory,
 }
 
-/// The location of a controller.
+/// The hierarchy that has a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hierarchy {
-    /// In the hierarchy of the instance's own group.
+    /// The one in which the instance's own control group is.
     Unified,
-    /// In a hierarchy of its own, mounted here.
+    /// A separate hierarchy, mounted at this path.
     Alone(PathBuf),
 }
 
@@ -55,7 +54,7 @@ impl ProcessLimits {
     /// another hierarchy before it is created.
     ///
     /// # Errors
-    /// When the machine cannot limit this, with what to do.
+    /// When the machine cannot enforce a limit; the text has the remedy.
     pub fn apply(
         limits: ResourceLimits,
         machine: CgroupMounts<'_>,
@@ -84,7 +83,7 @@ impl ProcessLimits {
             for (file, value, needed) in controller.settings(limits, &hierarchy) {
                 let path = directory.join(file);
                 match fs::write(&path, &value) {
-                    // Swap accounting may be disabled.
+                    // This file is missing if swap accounting is disabled.
                     Err(_) if !needed => {}
                     written => {
                         written
@@ -112,7 +111,7 @@ impl ProcessLimits {
         line.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
     }
 
-    /// The limit of memory.
+    /// The memory limit.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryQuantity> {
         self.memory.as_ref().map(|(memory, _)| *memory)
@@ -127,7 +126,7 @@ impl Controller {
         }
     }
 
-    /// Where this machine has the controller.
+    /// Finds the hierarchy that has this controller on this machine.
     fn hierarchy(self, machine: CgroupMounts<'_>) -> Result<Hierarchy> {
         let here = fs::read_to_string(machine.root.join("cgroup.controllers")).unwrap_or_default();
         if here.split_whitespace().any(|name| name == self.name()) {
@@ -178,7 +177,7 @@ impl Controller {
         Ok(())
     }
 
-    /// The files of a group with their values, and whether each must exist.
+    /// The files to write in a control group, each with its value and whether it must exist.
     fn settings(
         self,
         limits: ResourceLimits,
@@ -208,7 +207,7 @@ impl Controller {
     }
 }
 
-/// The mounts of this process.
+/// The mounts that this process sees, in the format of `/proc/self/mounts`.
 ///
 /// # Errors
 /// When they cannot be read.
@@ -225,7 +224,7 @@ mod tests {
     const LIMITS: ResourceLimits =
         ResourceLimits { cpu: Some(CpuQuantity(500)), memory: Some(MemoryQuantity(64 << 20)) };
 
-    /// A directory that looks like a hierarchy, with plain files.
+    /// A directory with plain files that looks like a cgroup hierarchy.
     fn tree(controllers: &str) -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), controllers).unwrap();
@@ -248,7 +247,7 @@ mod tests {
         assert_eq!(limited.groups, []);
         assert_eq!(read(&group.join("cpu.max")), "50000 100000");
         assert_eq!(read(&group.join("memory.max")), "67108864");
-        // A plain file only has what was written last; the kernel would have enabled both.
+        // The kernel would have added both controllers. A plain file contains only the text that was written last.
         for parent in ["", "leno", "leno/default", "leno/default/shop.web-0"] {
             let control = root.path().join(parent).join("cgroup.subtree_control");
             assert_eq!(read(&control), "+memory", "{parent}");

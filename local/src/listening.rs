@@ -1,5 +1,5 @@
-//! Whether a process listens on its ports, by the kernel's tables. No connection is made, so the application does not
-//! notice it.
+//! Checks in the kernel's tables whether a process listens on its ports. No connection is made, so the application
+//! does not notice the check.
 
 mod diag;
 
@@ -13,8 +13,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// `TCP_LISTEN` in the kernel's tables, in hexadecimal.
 const LISTEN: &str = "0A";
 
-/// Returns when a process in the network namespace of process `pid` listens on every one of `ports`, on any address, or
-/// after `bound`. The result has the ports that are closed then.
+/// Returns when processes in the network namespace of process `pid` listen on all of `ports`, on any address, or
+/// when `bound` has passed. Returns the ports that are still closed.
 pub async fn until(pid: i32, ports: &[u16], bound: Duration) -> Vec<u16> {
     let end = tokio::time::Instant::now() + bound;
     loop {
@@ -26,7 +26,7 @@ pub async fn until(pid: i32, ports: &[u16], bound: Duration) -> Vec<u16> {
     }
 }
 
-/// Ports as messages name them.
+/// Formats ports for messages.
 #[must_use]
 pub fn shown(ports: &[u16]) -> String {
     let all: Vec<String> = ports.iter().map(u16::to_string).collect();
@@ -47,21 +47,23 @@ pub fn closed(pid: i32, ports: &[u16]) -> Vec<u16> {
 pub struct Listeners(Vec<SocketAddr>);
 
 impl Listeners {
-    /// Those in the network namespace of process `pid`; none if it has ended.
+    /// The listeners in the network namespace of process `pid`; none if the process has ended.
     #[must_use]
     pub fn of(pid: i32) -> Self {
-        // A caller without the right to enter the namespace, and one on a kernel without sock_diag(7), reads the tables.
+        // The tables are read if the caller has no right to enter the namespace, or if the kernel has no
+        // sock_diag(7).
         Self(diag::listeners(pid).unwrap_or_else(|_| of_tables(pid)))
     }
 
-    /// The `ports` on which none of them listens.
+    /// The ports among `ports` on which no process listens.
     #[must_use]
     pub fn closed(&self, ports: &[u16]) -> Vec<u16> {
         let open: BTreeSet<u16> = self.0.iter().map(SocketAddr::port).collect();
         ports.iter().copied().filter(|port| !open.contains(port)).collect()
     }
 
-    /// The `ports` that clients on other machines reach in only one address family, because they listen in only that one.
+    /// The ports among `ports` that clients on other machines can reach in only one address family, because
+    /// processes listen in only that one.
     #[must_use]
     pub fn one_family(&self, ports: &[u16]) -> OneFamily {
         let mut families = OneFamily::default();
@@ -88,7 +90,7 @@ pub struct OneFamily {
 }
 
 impl OneFamily {
-    /// Whether the port is only open in the other family than that of `address`.
+    /// Whether `port` is open, but only in the other family than that of `address`.
     #[must_use]
     pub fn closes(&self, address: IpAddr, port: u16) -> bool {
         let other = if address.is_ipv4() { &self.v6 } else { &self.v4 };

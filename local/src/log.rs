@@ -1,13 +1,13 @@
-//! The lines of a mesh in files, for `leno logs`: the newest, of bounded size.
+//! Keeps the newest lines of a mesh in files of bounded size, for `leno logs`.
 //!
 //! ```text
 //! log      TIME <tab> NAME <tab> TEXT          written until it is full, then renamed to log.1
-//! log.1    the lines before, replaced by the next that is full
+//! log.1    the lines before, replaced by the next full file
 //! leno.log, leno.log.1    the same for the lines of `leno up` itself
 //! ```
 //!
-//! NAME is `namespace/instance`, `namespace/instance proxy`, `controller` or `leno`. The first line of each
-//! file has neither time nor name; TEXT is how many lines were written before that file.
+//! NAME is `namespace/instance`, `namespace/instance proxy`, `controller` or `leno`. The first line of each file
+//! has neither time nor name; its TEXT is the number of lines that were written before that file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -18,13 +18,13 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::output::LENO;
 
-/// Most bytes of each of the two files. `/run` is in memory, and some 40,000 lines are enough history.
+/// Largest size of `log` and of `log.1`, in bytes. `/run` is in memory, and about 40,000 lines are enough history.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The same for the lines of `leno up` itself, which have files of their own, so that a chatty workload does not erase
-/// them.
+/// Largest size of `leno.log` and of `leno.log.1`, in bytes. The lines of `leno up` itself have separate files, so
+/// that the output of workloads does not displace them.
 const MAX_OWN_BYTES: u64 = 1 << 20;
-/// The names of parts of the mesh itself.
+/// The names under which the mesh's own programs log.
 pub const OWN_NAMES: [&str; 3] = [LENO, "controller", "observer"];
 
 /// The log of a mesh, for its writer.
@@ -34,14 +34,14 @@ pub struct LogFile {
     others: Ring,
 }
 
-/// Two files with the newest lines.
+/// A file and the full file before it, which together have the newest lines.
 #[derive(Debug)]
 struct Ring {
     path: PathBuf,
     max_bytes: u64,
     file: File,
     bytes: u64,
-    /// Lines that were written since the log began.
+    /// How many lines were written since the log began.
     lines: u64,
 }
 
@@ -50,7 +50,7 @@ struct Ring {
 pub struct LogEntry {
     /// When it was printed, in RFC 3339.
     pub at: String,
-    /// What printed it.
+    /// The name of the process that printed it.
     pub name: String,
     /// The line.
     pub text: Vec<u8>,
@@ -72,26 +72,26 @@ pub struct DroppedLines {
     pub others: u64,
 }
 
-/// A reader of a ring.
+/// Reads a ring and follows its end.
 #[derive(Debug)]
 struct Tail {
     path: PathBuf,
     file: Option<BufReader<File>>,
     /// The beginning of a line whose end was not written yet.
     begun: Vec<u8>,
-    /// Lines that were read or dropped.
+    /// How many lines of the ring were read or dropped so far.
     passed: u64,
     dropped: u64,
 }
 
-/// The file with the lines before those of `path`.
+/// The path of the file that has the lines before those of `path`.
 fn older(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".1");
     name.into()
 }
 
-/// The file for the lines of `leno up` itself, beside `path`.
+/// The path of the file for the lines of `leno up` itself, which is beside `path`.
 fn own(path: &Path) -> PathBuf {
     path.with_file_name("leno.log")
 }
@@ -109,7 +109,7 @@ impl LogFile {
     /// Adds a line.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the line cannot be written.
     pub fn append(&mut self, at: Timestamp, name: &str, text: &[u8]) -> io::Result<()> {
         let mut line = format!("{at:.3}\t{name}\t").into_bytes();
         line.extend_from_slice(text);
@@ -154,7 +154,7 @@ impl LogEntry {
 }
 
 impl LogReader {
-    /// Starts at the oldest line that is kept.
+    /// A reader that starts at the oldest line that the files have.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { own: Tail::new(own(&path)), others: Tail::new(path) }
@@ -169,7 +169,8 @@ impl LogReader {
         let own = self.own.more()?;
         if !own.is_empty() {
             entries.extend(own);
-            // The sort is stable: in the same millisecond, a workload's output comes before messages about its end.
+            // The sort is stable, so a workload's output stays before messages about its end in the same
+            // millisecond.
             entries.sort_by(|one, other| one.at.cmp(&other.at));
         }
         Ok(entries)
@@ -220,16 +221,16 @@ impl Tail {
             entries.push(entry);
             return;
         }
-        // The lines that were written before this file and not read are lost.
+        // This is a file's first line. Lines that were written before this file and were not read are lost.
         let before = String::from_utf8_lossy(&entry.text).parse().unwrap_or(self.passed);
         self.dropped += before.saturating_sub(self.passed);
         self.passed = self.passed.max(before);
     }
 
-    /// The file that is written now, if it is not the one that this reader has open.
+    /// Opens the file that the writer uses now, if this reader has another one open.
     fn next_file(&self) -> io::Result<Option<File>> {
         let mut current = match File::open(&self.path) {
-            // The writer is between two files, or the mesh has ended.
+            // The writer is just between two files, or the mesh has ended.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
@@ -292,7 +293,7 @@ mod tests {
         let size = |path: &Path| std::fs::metadata(path).unwrap().len();
         assert!(size(&path) <= MAX_BYTES && size(&older(&path)) <= MAX_BYTES);
         assert_eq!(reader.dropped(), DroppedLines::default());
-        // A new reader starts with what is left, which includes the line of `leno up`.
+        // A new reader starts with the remaining lines, which include the line of `leno up`.
         let mut reader = LogReader::new(path);
         let left = reader.more().unwrap();
         assert!(left.len() > 60 && (left.len() as u64) < lines, "{}", left.len());

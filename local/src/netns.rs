@@ -39,7 +39,7 @@ impl Netns {
             mount(Some(own), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         });
         if let Err(errno) = made {
-            // An error is ignored: the failed creation is what is reported.
+            // An error here is ignored; the caller gets the error of the failed creation.
             let _ = fs::remove_file(&path);
             return Err(Error::Os {
                 what: format!("cannot create network namespace {name}"),
@@ -59,7 +59,7 @@ impl Netns {
         Ok(Self { name: name.to_owned(), file })
     }
 
-    /// Its name.
+    /// Its name in `/run/netns`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -95,7 +95,7 @@ impl AsFd for Netns {
 /// name does not exist.
 ///
 /// # Errors
-/// When it cannot be unmounted or removed.
+/// When the name cannot be unmounted or removed.
 pub fn remove(name: &str) -> Result<()> {
     let path = path(name);
     match umount2(&path, MntFlags::MNT_DETACH) {
@@ -112,19 +112,19 @@ pub fn remove(name: &str) -> Result<()> {
     }
 }
 
-/// Undoes the mount of `/run/netns` by [`Netns::create`], unless a namespace is left there. A file system that another
-/// program has mounted there stays, because the directory below it may have the mounts of another mount namespace,
-/// which would lose them.
+/// Undoes the mount of `/run/netns` by [`Netns::create`], unless it still contains a namespace. A file system that
+/// another program has mounted there stays. The directory below it may contain mounts of another mount namespace,
+/// and removing it would remove these.
 pub fn remove_directory() {
     let empty = fs::read_dir(DIRECTORY).is_ok_and(|mut entries| entries.next().is_none());
     if empty && !is_a_file_system_of_its_own() && umount2(DIRECTORY, MntFlags::empty()).is_ok() {
-        // Another program may have put something there just now. Then it stays.
+        // If another program has just put something there, the removal fails, and the directory stays.
         let _ = fs::remove_dir(DIRECTORY);
     }
 }
 
-/// Whether `/run/netns` is another file system than `/run`. The mount of [`prepare_directory`] is not: it binds the
-/// directory onto itself.
+/// Whether `/run/netns` is on another file system than `/run`. The mount of [`prepare_directory`] is on the same
+/// one, because it binds the directory onto itself.
 fn is_a_file_system_of_its_own() -> bool {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
     let directory = Path::new(DIRECTORY);
@@ -153,7 +153,8 @@ fn prepare_directory() -> Result<()> {
     .attempt(|| format!("cannot make {DIRECTORY} a shared mount (are you root?)"))
 }
 
-/// A namespace belongs to a thread, so it is only safe to change it on a thread that ends.
+/// Runs `work` on a new thread. A thread that enters a namespace stays in it, so that is only safe on a thread
+/// that ends afterwards.
 pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(value) => value,

@@ -1,13 +1,13 @@
-//! The network of a mesh: one bridge in a namespace of its own, a veth pair to every instance.
+//! The network of a mesh: one bridge in a separate network namespace, and a veth pair to every instance.
 //!
-//! The bridge has a namespace of its own, so the host's interfaces, routes and firewall are not touched.
-//! [`crate::uplink`] adds a way out, if one is wanted.
+//! Because of the separate namespace, the host's interfaces, routes and firewall are not changed.
+//! [`crate::uplink`] adds a way out if the user requests it.
 //!
-//! Instances share no link. The bridge forwards no frame from one port to another (its ports are isolated), learns no
-//! hardware addresses, and does not flood unicast frames. An instance only has its own addresses, without the subnet,
-//! and its packets to all others go to the gateway, which routes them by static entries. So an instance cannot answer
-//! for the address of another, nor send a frame to it (docs/decisions/189-isolated-ports.md). Packets from another
-//! source address than its own are dropped at its port (docs/decisions/197-sources.md).
+//! Instances share no link. The bridge forwards no frame from one port to another (its ports are isolated), learns
+//! no hardware addresses, and does not flood unicast frames. An instance has a route only to the gateway, which
+//! routes its packets to other instances by static entries. So an instance can neither answer for the address of
+//! another one nor send a frame to it (docs/decisions/189-isolated-ports.md). Packets whose source address is not
+//! the instance's own are dropped at its port of the bridge (docs/decisions/197-sources.md).
 //!
 //! ```text
 //!  leno-<mesh>                      leno-<mesh>.<ns>.web-0
@@ -47,8 +47,9 @@ use sources::Sources;
 pub(crate) const BRIDGE: &str = "leno0";
 /// An instance's interface in its namespace.
 const INTERFACE: &str = "eth0";
-/// The range of local ports of outgoing connections. Captured connections have few different destinations and need many
-/// ports, so it has nearly all ports, but none below 10000, where programs usually listen.
+/// The range of local ports of outgoing connections. It is nearly all ports, because captured connections have few
+/// different destinations and need many local ports. Ports below 10000 are left out, because programs usually
+/// listen there.
 const LOCAL_PORTS: (u16, u16) = (10_000, 65_535);
 
 /// The bridge with its namespace.
@@ -59,7 +60,7 @@ pub struct Switch {
     netlink: Handle,
     bridge: u32,
     sources: Sources,
-    /// Drives the netlink socket; ends when the switch is dropped.
+    /// The task that drives the netlink socket. It ends when the switch is dropped.
     connection: tokio::task::JoinHandle<()>,
 }
 
@@ -101,7 +102,7 @@ impl Switch {
         Ok(Self { netns, subnet, netlink, bridge, sources, connection })
     }
 
-    /// A note for the operator, if there is one.
+    /// A note for the operator about a protection that this kernel does not support, if there is one.
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.sources.refused.as_deref()
@@ -119,13 +120,13 @@ impl Switch {
         &self.subnet
     }
 
-    /// A netlink handle for the links, addresses and routes of that namespace.
+    /// A netlink handle for the links, addresses and routes of the bridge's namespace.
     pub(crate) fn netlink(&self) -> &Handle {
         &self.netlink
     }
 
-    /// Links an instance's namespace to the bridge: interface, addresses, default route, settings. Its `listening`
-    /// ports are excluded from the local ports of outgoing connections.
+    /// Connects an instance's namespace to the bridge, and sets up its interface, addresses, default route and
+    /// settings. The instance's `listening` ports are excluded from the local ports of outgoing connections.
     ///
     /// # Errors
     /// When the kernel refuses a link, an address, a route or a setting.
@@ -155,8 +156,8 @@ impl Switch {
         result
     }
 
-    /// Removes an instance's link at once. The kernel removes the namespace itself later, but the next instance needs
-    /// the same name and addresses. Succeeds if the link does not exist.
+    /// Removes an instance's link at once. The kernel would remove the link later, together with the namespace,
+    /// but the next instance needs the same name and addresses. Succeeds if the link does not exist.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -196,14 +197,15 @@ impl Switch {
         link_index(netlink, INTERFACE).await
     }
 
-    /// Makes a port of the bridge that only exchanges frames with the bridge, then sets it up.
+    /// Attaches a port to the bridge, so isolated that it exchanges frames only with the bridge itself, then
+    /// enables it.
     async fn isolate(&self, (port, addresses): (&str, &Addresses), hardware: &[u8]) -> Result<()> {
         let what = || format!("cannot make {port} an isolated port of the bridge");
         let index = link_index(&self.netlink, port).await?;
         let member = LinkUnspec::new_with_index(index).controller(self.bridge).build();
         self.netlink.link().set(member).execute().await.attempt(what)?;
-        // Without learning, an instance cannot attract frames of another one by using its hardware address. Without
-        // flooding, frames to an instance that no longer exists reach no other one.
+        // Without learning, an instance cannot attract another one's frames by using its hardware address. Without
+        // flooding, frames to an instance that no longer exists do not reach other instances.
         let isolated = LinkBridgePort::new(index).isolated(true).learning(false).flood(false);
         self.netlink.link().change(isolated.build()).execute().await.attempt(what)?;
         let entry = self.netlink.neighbours().add_bridge(index, hardware);
@@ -211,14 +213,15 @@ impl Switch {
         let entry = entry.flags(NeighbourFlags::Controller).state(NeighbourState::Noarp);
         entry.replace().execute().await.attempt(what)?;
         self.sources.check(&self.netns, port, addresses)?;
-        // Last, so that the port passes no frame before it is isolated.
+        // The port is enabled last, so that it passes no frame before it is isolated.
         let up = LinkUnspec::new_with_index(index).up().build();
         self.netlink.link().set(up).execute().await.attempt(what)
     }
 
-    /// Adds the routes to an instance's addresses on the gateway, and static neighbour entries, which ARP and neighbour
-    /// discovery do not change. Both stay when the instance ends: while its successor is being created, the client's
-    /// kernel repeats connection attempts instead of failing, and no other instance receives them.
+    /// Adds the routes to an instance's addresses on the gateway, and static neighbour entries, which ARP and
+    /// neighbour discovery do not change. Both stay when the instance ends. So a client that connects while the
+    /// next instance of that address is created waits instead of failing, and no other instance receives its
+    /// packets.
     async fn lead_to(&self, addresses: &Addresses, hardware: &[u8]) -> Result<()> {
         for address in addresses.iter() {
             let what = || format!("cannot add the route to {address}");
@@ -232,15 +235,15 @@ impl Switch {
     }
 }
 
-/// The name of the bridge's end of an instance's pair. Interface names have at most 15 characters, so it contains the
-/// instance's number in the subnet.
+/// The name of the bridge's end of an instance's veth pair. It contains the instance's number in the subnet,
+/// because the instance's name may exceed the 15 characters of an interface name.
 pub(crate) fn port_name(subnet: &Subnet, addresses: &Addresses) -> String {
     format!("v{}", subnet.number_of(addresses))
 }
 
-/// The hardware address for a number. It is always the same, so clients of an instance still reach it after a restart;
-/// otherwise their neighbour tables would have the old address for many seconds. The first octet means locally
-/// administered (IEEE 802c).
+/// The hardware address for a number. It is the same after a restart of the instance. Otherwise clients would have
+/// the old address in their neighbour tables for many seconds, and not reach it. The first octet marks it as
+/// locally administered (IEEE 802c).
 fn hardware_address(number: u16) -> Vec<u8> {
     let [high, low] = number.to_be_bytes();
     vec![0x02, b'l', b'e', b'n', high, low]
@@ -262,7 +265,7 @@ async fn configure(
     Ok(())
 }
 
-/// A route to one address on the link of an interface.
+/// A route that reaches one address directly over an interface.
 fn direct_route(address: IpAddr, interface: u32) -> RouteMessage {
     match address {
         IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new()
@@ -288,8 +291,9 @@ fn default_routes(gateway: &Addresses, interface: u32) -> impl Iterator<Item = R
     std::iter::once(v4).chain(v6)
 }
 
-/// Lets the gateway drop IPv6 packets of instances with its own address or an outside address as source, because IPv6
-/// has no `rp_filter`. Packets to the gateway itself are not routed, so its link-local addresses stay reachable.
+/// Makes the gateway drop IPv6 packets from instances if their source is the gateway's address or an address
+/// outside of the mesh. IPv4 uses `rp_filter` for this, which IPv6 does not have. Packets to the gateway itself
+/// are not routed, so link-local addresses still reach it.
 async fn check_ipv6_sources(netlink: &Handle, subnet: &Subnet) -> Result<()> {
     /// The priority of the kernel's rule for the main routing table.
     const MAIN: u32 = 32_766;
@@ -311,8 +315,8 @@ async fn check_ipv6_sources(netlink: &Handle, subnet: &Subnet) -> Result<()> {
     Ok(())
 }
 
-/// Routes for addresses of the subnet that no instance has: connections are refused at once, and never sent to the
-/// uplink.
+/// Routes for addresses of the subnet that no instance has. Connections to these are refused at once instead of
+/// being sent to the uplink.
 fn refusing_routes(subnet: &Subnet) -> impl Iterator<Item = RouteMessage> {
     let all = subnet.addresses(0);
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().kind(RouteType::Unreachable);
@@ -333,8 +337,8 @@ async fn add_addresses(netlink: &Handle, interface: u32, addresses: &Addresses) 
         let what = || format!("cannot add address {address}");
         let mut request = netlink.address().add(interface, address, prefix);
         if address.is_ipv6() {
-            // Even without duplicate address detection an address is tentative, and cannot be bound, until a kernel
-            // worker has processed it. With this flag it never is.
+            // Without this flag, a new address is tentative and cannot be bound until a kernel worker has
+            // processed it, even if duplicate address detection is off.
             let flags = AddressAttribute::Flags(AddressFlags::Nodad);
             request.message_mut().attributes.push(flags);
         }
@@ -356,7 +360,8 @@ pub(crate) async fn link_index(netlink: &Handle, name: &str) -> Result<u32> {
     found.map(|link| link.header.index).ok_or_else(|| Error::Refused(what()))
 }
 
-/// Settings of a namespace. They are written by a thread inside it, before there is any interface.
+/// Writes the settings of an instance's namespace. The calling thread must be inside the namespace, which must not
+/// have an interface yet.
 fn prepare_settings(listening: &[u16]) -> Result<()> {
     let mesh_ports = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
     let reserved = mesh_ports.iter().chain(listening).map(u16::to_string);
@@ -364,11 +369,11 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
     write_setting("net/ipv4/ip_local_reserved_ports", &reserved)?;
     let (low, high) = LOCAL_PORTS;
     write_setting("net/ipv4/ip_local_port_range", &format!("{low} {high}"))?;
-    // Applications need no root for a port below 1024 or for ping, because they have the namespace for themselves.
+    // Applications need no root for ports below 1024 or for ping, because no other program uses the namespace.
     write_setting("net/ipv4/ip_unprivileged_port_start", "0")?;
     write_setting("net/ipv4/ping_group_range", "0 2147483647")?;
-    // When a listener closes, its pending connections move to another listener of the same port, which the next process
-    // of a proxy has (Linux 5.14).
+    // When a listener closes, the kernel moves its pending connections to another listener of the same port (Linux
+    // 5.14). The next process of a proxy has such a listener.
     write_setting("net/ipv4/tcp_migrate_req", "1")?;
     // Addresses are unique, so duplicate address detection is off (RFC 4862 section 5.4). It would make IPv6 unusable
     // for the first second.
@@ -379,29 +384,30 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
         write_setting(&format!("net/ipv6/conf/{scope}/accept_dad"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/dad_transmits"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/accept_ra"), "0")?;
-        // All packets must go through the gateway. It sends IPv6 redirects (the kernel has no setting to disable them),
-        // and applications could forge others.
+        // All packets must go through the gateway. The gateway sends IPv6 redirects, which the kernel cannot
+        // disable, and applications could forge redirects, so instances ignore them.
         write_setting(&format!("net/ipv6/conf/{scope}/accept_redirects"), "0")?;
         write_setting(&format!("net/ipv4/conf/{scope}/accept_redirects"), "0")?;
     }
     // Random link-local addresses (IN6_ADDR_GEN_MODE_RANDOM, Linux 4.5). If they were derived from the hardware
-    // address, others could compute them from the instance's number.
+    // address, other instances could compute them from the instance's number.
     write_setting("net/ipv6/conf/default/addr_gen_mode", "3")
 }
 
-/// Settings of the namespace of the bridge, which routes between its ports.
+/// Writes the settings of the bridge's namespace, which routes between the bridge's ports.
 fn prepare_forwarding() -> Result<()> {
     // With forwarding on and no uplink, packets out of the mesh are refused at once instead of being dropped.
     write_setting("net/ipv4/ip_forward", "1")?;
     write_setting("net/ipv6/conf/all/forwarding", "1")?;
-    // A hundred IPv6 errors a second for each instance. With the default of one, most connections to addresses without
-    // an instance would only time out. Without a limit, an instance could send another one an error for each packet
-    // that it forges. For IPv4 the kernel has an additional limit: a burst of five, then one a second.
+    // A hundred ICMP errors a second for each instance. With IPv6's default of one a second, most connections to
+    // addresses without an instance would only time out. Without a limit, an instance could make the gateway send
+    // another instance an error for each forged packet. IPv4 has an additional kernel limit: a burst of five, then
+    // one a second.
     write_setting("net/ipv4/icmp_ratelimit", "10")?;
     write_setting("net/ipv6/icmp/ratelimit", "10")?;
     for scope in ["all", "default"] {
-        // Packets between instances leave by the interface on which they arrived, and there is no shorter path to
-        // redirect to.
+        // Packets between instances leave by the interface on which they arrived, so the kernel would send
+        // redirects, but there is no shorter path.
         write_setting(&format!("net/ipv4/conf/{scope}/send_redirects"), "0")?;
     }
     Ok(())

@@ -1,7 +1,8 @@
-//! Node proxies: one process for each group of instances, in the switch namespace and in a control group of its own
-//! (`leno_supervise::Group`).
+//! Node proxies: one process for each group of instances, in the network namespace of the bridge and in a separate
+//! control group (`leno_supervise::Group`).
 //!
-//! The first instance that enters a group starts the process; the last one that releases it ends the process.
+//! The process of a group is started when the first instance enters the group, and ended when the last one has
+//! released it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,15 +31,15 @@ use crate::status::ProxyProcess;
 #[derive(Debug, Default)]
 pub struct NodeProxyGroups {
     running: RefCell<BTreeMap<String, Weak<NodeProxyGroup>>>,
-    /// How many groups were started so far. Each has files and a control group of its own, so that one can end while
-    /// the next one of the same name starts.
+    /// How many groups were started so far. Each has separate files and a separate control group, so that one can
+    /// end while the next one of the same name starts.
     started: Cell<u64>,
     /// The wanted revision of proxy processes; processes of earlier revisions are replaced.
     revision: Cell<u64>,
 }
 
 impl NodeProxyGroups {
-    /// Which processes of proxies are to serve.
+    /// The wanted revision of proxy processes.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision.get()
@@ -55,32 +56,32 @@ impl NodeProxyGroups {
 #[derive(Debug)]
 pub struct NodeProxyGroup {
     mesh: Rc<MeshContext>,
-    /// The name of what its members share. Several groups have the same name if there are more members than one process
-    /// may have.
+    /// The name that its instances share. There are several groups for the same name if there are more instances
+    /// than one process may serve.
     share: String,
     name: String,
-    /// The wanted revision of proxy processes when it was started.
+    /// The wanted revision of proxy processes when the group was started.
     revision: u64,
     directory: PathBuf,
     cgroup: Cgroup,
     process: Process,
     /// Its memory limit; `None` if the machine has none.
     limit: Option<Rc<MemberLimit>>,
-    /// The instances whose tokens its process has, each with the number of its last membership.
+    /// The instances whose tokens the process can read, each with the number of its last membership.
     tokens: RefCell<BTreeMap<InstanceName, u64>>,
-    /// The instances that have entered the group. The process may also finish streams of others.
+    /// The instances that have entered the group. The process may still finish streams of other instances.
     members: RefCell<BTreeSet<InstanceName>>,
-    /// Why its process does not serve an instance that is waiting for it.
+    /// Why the process does not serve an instance that waits for it.
     waits: watch::Receiver<String>,
 }
 
-/// Starts the process of a group.
+/// Starts and restarts the process of a group.
 struct GroupHost {
     mesh: Rc<MeshContext>,
     name: String,
     cgroup: Cgroup,
     limit: Option<Rc<MemberLimit>>,
-    /// How often the kernel had killed the process because of its memory when it was last started.
+    /// How many kills by the memory limit the kernel had counted when the process was last started.
     killed: Cell<u64>,
     files: Vec<(PathBuf, PathBuf)>,
     tokens: PathBuf,
@@ -89,11 +90,11 @@ struct GroupHost {
 }
 
 impl NodeProxyGroup {
-    /// Enters the group of this name that has room for an instance. A new group is started if there is none, or if its
-    /// process has an earlier revision; that process ends once it has finished its streams.
+    /// Enters a group for this name that has room for an instance. Starts a new group if there is none, or if its
+    /// process is of an earlier revision; that process ends once it has finished its streams.
     ///
     /// # Errors
-    /// When its files or its control group cannot be created.
+    /// When the files or the control group of a new group cannot be created.
     pub fn enter(mesh: &Rc<MeshContext>, share: &str, instance: &InstanceName) -> Result<Rc<Self>> {
         let groups = &mesh.groups;
         let mut number = 0_u32;
@@ -112,8 +113,8 @@ impl NodeProxyGroup {
         groups.started.set(groups.started.get() + 1);
         let own = format!("{name}.{}", groups.started.get());
         let group = Self::start(mesh, (share, &name), &own).inspect_err(|_| {
-            // Each attempt creates new files, and there may be one each second, for example while the disk is full. So
-            // they are removed.
+            // Each attempt creates new files, and there may be an attempt every second, for example while the disk
+            // is full. So the files of a failed attempt are removed.
             let _nothing_made = std::fs::remove_dir_all(mesh.layout.group(&own));
         });
         let group = Rc::new(group?);
@@ -172,25 +173,25 @@ impl NodeProxyGroup {
         })
     }
 
-    /// The wanted revision of proxy processes when it was started.
+    /// The wanted revision of proxy processes when the group was started.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Why its process does not serve an instance that is waiting for it: the last message.
+    /// The last message about why the process does not serve an instance that waits for it.
     #[must_use]
     pub fn waits(&self) -> watch::Receiver<String> {
         self.waits.clone()
     }
 
-    /// The name of what its members share.
+    /// The name that the group's instances share.
     #[must_use]
     pub fn share(&self) -> &str {
         &self.share
     }
 
-    /// An instance that has entered does not join after all: its place and its hold on the group are released.
+    /// Leaves the group without having joined it, and releases the instance's slot and its hold on the process.
     pub async fn exit(self: Rc<Self>, instance: &InstanceName, stop: StopStage) {
         self.members.borrow_mut().remove(instance);
         self.release(stop).await;
@@ -213,20 +214,21 @@ impl NodeProxyGroup {
         }
     }
 
-    /// Whether it serves more than one instance.
+    /// Whether the group has more than one instance.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.members.borrow().len() > 1
     }
 
-    /// The path of the token of an instance.
+    /// The path of the file with the token of an instance.
     #[must_use]
     pub fn token(&self, instance: &InstanceName) -> PathBuf {
         self.directory.join("tokens").join(Layout::token_name(instance))
     }
 
-    /// Has the process serve an instance, in place of an earlier one of the same name; `broker` is the channel for
-    /// orders to its broker. `succeeds`: another group serves the instance until this one does.
+    /// Makes the process serve an instance, in place of an earlier instance of the same name. `broker` is the
+    /// channel for orders to the instance's broker. `succeeds` is whether another group serves the instance until
+    /// this one does.
     pub fn join(
         &self,
         instance: &PlannedInstance,
@@ -261,8 +263,8 @@ impl NodeProxyGroup {
         self.process.leave(instance, (number, succeeded))
     }
 
-    /// Removes the token of an instance after the membership with this number, unless it has joined again. A token that
-    /// is left is invalid once the instance is removed.
+    /// Removes the token of an instance after the membership `number` has ended, unless the instance has joined
+    /// again. A token that is not removed becomes invalid when the instance is removed.
     pub fn forget(&self, instance: &InstanceName, number: u64) {
         let mut tokens = self.tokens.borrow_mut();
         if tokens.get(instance) == Some(&number) {
@@ -273,14 +275,14 @@ impl NodeProxyGroup {
         self.limit();
     }
 
-    /// Adjusts the memory limit to the members, including those whose streams are being finished.
+    /// Adjusts the memory limit to the number of members, including those whose streams are being finished.
     fn limit(&self) {
         if let Some(limit) = &self.limit {
             limit.follow(self.tokens.borrow().len());
         }
     }
 
-    /// Releases a member's hold on the group. The last release ends the process and waits for that.
+    /// Releases an instance's hold on the group. The last release ends the process and waits until it has ended.
     pub async fn release(self: Rc<Self>, stop: StopStage) {
         let Ok(Self { mesh, directory, cgroup, process, limit, .. }) = Rc::try_unwrap(self) else {
             return;
@@ -300,25 +302,26 @@ impl NodeProxyGroup {
             std::fs::remove_dir_all(&directory)
                 .attempt(|| format!("cannot remove {}", directory.display()))
         });
-        // The runtime prints a panic. What is left is removed with the mesh.
+        // The runtime prints a panic. Resources that remain are removed with the mesh.
         if let Ok(Err(error)) = removed.await {
             mesh.output.say(&error.chain());
         }
     }
 }
 
-/// The name of a group with this share: a process has a bound on its members, so there may be several groups.
+/// The key of the group `number` of a share. One process has a maximum number of members, so a share may need
+/// several groups.
 fn key(share: &str, number: u32) -> String {
     if number == 0 { share.to_owned() } else { format!("{share}.{number}") }
 }
 
-/// Whether a group with these members has room for this instance. All of them count, because all join the next process
-/// at once if this one ends.
+/// Whether a group with these members has room for the instance. Every member counts, because all join the next
+/// process at once if the present one ends.
 fn takes(members: &BTreeSet<InstanceName>, instance: &InstanceName) -> bool {
     members.len() < usize::from(MAX_MEMBERS) || members.contains(instance)
 }
 
-/// Limits the memory of a group's process, if the machine supports that.
+/// Limits the memory of a group's process, if the machine supports it.
 fn limit(mesh: &MeshContext, group: &Cgroup) -> Option<MemberLimit> {
     let limited = || -> Result<Option<MemberLimit>> {
         let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
@@ -347,7 +350,7 @@ impl NodeProxyHost for GroupHost {
                 ));
             }
         }
-        // Kills what an earlier process has started and left behind.
+        // Kills processes that an earlier process of the group has started and left behind.
         if !cgroup.processes().is_empty() {
             cgroup.kill()?;
         }

@@ -1,4 +1,4 @@
-//! The service level objectives of a mesh, with the workloads that they are about.
+//! The service level objectives of a mesh, with the workloads that serve their targets.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::status::MeshStatus;
 
-/// An objective of a mesh.
+/// A service level objective of a mesh.
 #[derive(Clone, Debug)]
 pub struct MeshObjective {
     /// Its document.
@@ -31,7 +31,7 @@ pub fn running(
 ) -> Result<Vec<MeshObjective>> {
     MeshStatus::read(layout)?;
     let state = layout.state().join("state.yaml");
-    // It is only written once a workload has a proxy.
+    // The file is only written once a workload has a proxy.
     if !state.exists() {
         return Ok(Vec::new());
     }
@@ -52,7 +52,7 @@ pub fn running(
     Ok(found)
 }
 
-/// The workloads behind the target.
+/// The workloads behind the target of an objective.
 fn servers(of: &ServiceLevelObjective, objects: &[Object]) -> Result<Vec<(String, String)>> {
     let (namespace, target) = (&of.metadata.namespace, &of.spec.target_ref);
     let workloads: Vec<&Workload> = objects

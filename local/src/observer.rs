@@ -6,8 +6,9 @@
 //!                               │
 //!                 history ◄─────┴─────► observer.sock ◄── leno dashboard, leno stat
 //! ```
-//! It runs in the namespace of the bridge, as root without any capability. A fault in it affects neither the mesh nor
-//! the control plane, and its memory is separate (decision 054).
+//! The observer runs in the network namespace of the bridge, as root without any capability. Because it is a
+//! separate process, a fault or much memory use in it does not affect the mesh or the control plane (decision
+//! 054).
 
 mod watch;
 
@@ -41,23 +42,23 @@ use crate::process::{Event, ProcessCommand};
 use crate::program::Program;
 use crate::status::MeshStatus;
 
-/// How long it may take to end; all of its state is on disk.
+/// How long the observer may take to end. The time is short because all of its state is on disk.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long to wait for an answer. It is long, because problems are also examined on overloaded machines.
+/// How long to wait for an answer. This is long, because users also examine problems on overloaded machines.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
-/// Most requests that are answered at once; more wait.
+/// Most requests that are answered at the same time; further ones wait.
 const MAX_CONNECTIONS: usize = 32;
 
-/// The running observer. It is started again whenever it ends.
+/// The running observer. It is restarted whenever it ends.
 #[derive(Debug)]
 pub struct Observer {
     task: JoinHandle<()>,
 }
 
 impl Observer {
-    /// Returns when it has ended after the mesh was stopped.
+    /// Waits until the observer has ended. The caller must have stopped the mesh before.
     pub async fn ended(self) {
-        // A panic was printed, and the process ends with the control group of the mesh.
+        // A panic of the task was printed, and the mesh's control group ends the process.
         let _ = self.task.await;
     }
 }
@@ -131,7 +132,7 @@ pub async fn observe(layout: &Layout) -> Result<()> {
 /// Sends a request to the observer of a running mesh, for example for `/api/v1/topology`.
 ///
 /// # Errors
-/// When the mesh does not run, nothing of it has a proxy, or the observer does not answer.
+/// When the mesh does not run, none of its workloads has a proxy, or the observer does not answer.
 pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T> {
     let status = MeshStatus::read(layout)?;
     let path = layout.observer();
@@ -179,7 +180,7 @@ async fn serve(listener: UnixListener, hub: &Arc<Hub>) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // No descriptors are left; ending connections free some.
+                // No descriptor is free. This pause lets connections end, which frees some.
                 tracing::warn!(%error, "cannot accept");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -189,7 +190,7 @@ async fn serve(listener: UnixListener, hub: &Arc<Hub>) {
         tokio::spawn(async move {
             leno_program::serve_stream(stream, "observer.sock", async |request| {
                 let (path, query) = (request.uri().path(), request.uri().query());
-                // Only root can use the socket, and root may see the whole mesh.
+                // Only root can use the socket, and root may see all namespaces of the mesh.
                 let all = (&*hub, &VisibleNamespaces::All);
                 leno_dashboard::serve::answer(all, request.method(), path, query)
             })

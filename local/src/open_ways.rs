@@ -1,4 +1,4 @@
-//! Finds open ways around the capture of an instance.
+//! Finds ways by which an instance's traffic can bypass the capture.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ use leno_types::ports::PROXY_UID;
 use crate::proxy;
 use crate::status::{InstanceStatus, MeshStatus};
 
-/// The open ways, as the kernel shows them; `None` if the instance is not captured. Needs root.
+/// The ways around the capture that the kernel shows to be open; `None` if the instance is not captured. Needs
+/// root.
 #[must_use]
 pub fn open_ways(status: &MeshStatus, instance: &InstanceStatus) -> Option<OpenWays> {
     let backend: Backend = instance.capture.as_ref()?.parse().ok()?;
@@ -24,7 +25,7 @@ pub fn open_ways(status: &MeshStatus, instance: &InstanceStatus) -> Option<OpenW
         name: instance.surroundings.netns.clone(),
         netns: Path::new("/run/netns").join(&instance.surroundings.netns),
         cgroup: application,
-        // The proxy has a control group of its own, beside the application's.
+        // The proxy has a separate control group, beside the application's.
         proxy_cgroup: PathBuf::new(),
         proxy_process: None,
         fail_closed: true,

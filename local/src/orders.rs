@@ -1,6 +1,6 @@
 //! Orders of other commands to a running `leno up`, over a socket in the mesh's directory.
 //!
-//! Each connection has one order and one answer, each a line of JSON. Only root can use the socket.
+//! Each connection carries one order and one answer, each a line of JSON. Only root can use the socket.
 
 use std::fs::Permissions;
 use std::io;
@@ -15,27 +15,27 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 
-/// Longest order and answer, in bytes: 250 names of instances.
+/// Longest order and longest answer, in bytes. It is enough for 250 names of instances.
 const MAX_LINE: u64 = 64 * 1024;
-/// How long an order may take to arrive, and its answer. Neither waits for other work, but a busy machine may take
-/// seconds.
+/// How long an order may take to arrive, and its answer to be sent. Neither waits for other work, but a busy
+/// machine may take seconds.
 const BOUND: Duration = Duration::from_secs(10);
-/// Orders in the queue; senders of more wait.
+/// Most orders in the queue; further senders wait.
 const QUEUE: usize = 4;
-/// The prefix of the answer to an unknown order, in all versions.
+/// The prefix of the answer to an unknown order. It must be the same in all versions.
 const NOT_UNDERSTOOD: &str = "the order is not understood";
 
-/// The orders to a running mesh.
+/// An order to a running mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeshOrder {
-    /// Start these instances again, by namespace and name, one of a workload at a time.
+    /// Restart these instances, given by namespace and name, one instance of each workload at a time.
     Restart(Vec<(String, String)>),
     /// Replace each proxy process by a new one, which takes over.
     UpgradeProxies,
 }
 
-/// The answer to an order: an error says why it is not carried out.
+/// The answer to an order; the error is the reason why it is not carried out.
 type Answer = Result<(), String>;
 
 /// An order, and the sender for its answer.
@@ -48,7 +48,7 @@ pub type ReceivedOrder = (MeshOrder, oneshot::Sender<Answer>);
 pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<ReceivedOrder>> {
     let path = layout.orders();
     let bind = || {
-        // A killed run may have left its socket.
+        // A killed run may have left its socket file.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -65,7 +65,7 @@ pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<ReceivedOrder>> {
             if orders.is_closed() {
                 return;
             }
-            // On an error the sender has gone or has sent no order; the closed connection tells it.
+            // On an error, the sender is gone or has sent no order. Closing the connection informs it.
             let _ = tokio::time::timeout(BOUND, serve(stream, &orders)).await;
         }
     });
@@ -112,7 +112,7 @@ pub async fn send(layout: &Layout, order: &MeshOrder) -> Result<()> {
     answer.attempt(what)?.map_err(|reason| Error::Refused(explained(reason)))
 }
 
-/// Why an order was rejected, with a remedy if the mesh does not know it.
+/// Why an order was rejected. If the mesh does not support the order, with a remedy.
 fn explained(reason: String) -> String {
     match reason.starts_with(NOT_UNDERSTOOD) {
         true => format!(
@@ -136,7 +136,7 @@ mod tests {
             "{explained}"
         );
         assert_eq!(super::explained("the mesh is ending".to_owned()), "the mesh is ending");
-        // The format must stay, because later versions read it.
+        // The format must not change, because other versions read it.
         let orders =
             [MeshOrder::UpgradeProxies, MeshOrder::Restart(vec![("shop".into(), "web-0".into())])];
         let sent = orders.map(|order| serde_json::to_string(&order).unwrap());

@@ -1,7 +1,7 @@
-//! Prints the output of a mesh's processes, line by line, each with its origin.
+//! Prints the output of a mesh's processes, line by line, each line with its origin.
 //!
-//! One thread writes to the terminal and to the log of `leno logs`. If the terminal is stopped, only the programs that
-//! print have to wait, as they would without Leno.
+//! One thread writes to the terminal and to the log of `leno logs`. If the terminal is stopped, only the programs
+//! that print have to wait, as they would have to without Leno.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,24 +19,25 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::log::LogFile;
 
-/// Longest line, in bytes. A longer one is split, so that a program that prints no line ends costs a bounded amount of
+/// Longest line, in bytes. A longer line is split. So a program that prints no line ends costs a bounded amount of
 /// memory, and its output is still shown.
 const MAX_LINE: usize = 16 * 1024;
-/// Lines that wait for the terminal. When the queue is full, the programs wait, but the mesh does not.
+/// Most lines that wait for the terminal. When the queue is full, programs that print wait, but the mesh itself
+/// does not.
 const QUEUE: usize = 512;
-/// Widest column of labels, in characters: longer ones stick out, instead of pushing every line of
-/// the others off the screen.
+/// Widest column of labels, in characters. A longer label sticks out of the column; a wider column would move the
+/// text of all lines too far right.
 const MAX_WIDTH: usize = 40;
-/// Most bytes that are kept of the last line of an origin, for `leno check`.
+/// How much of the last line of an origin is kept for `leno check`, in bytes.
 const MAX_LAST: usize = 200;
 /// Colours that are readable on dark and on light backgrounds. Red is reserved for errors.
 const COLOURS: [u8; 5] = [32, 33, 34, 35, 36];
-/// Bold: for lines of Leno itself.
+/// The terminal's code for bold, which marks lines of Leno itself.
 const OWN: u8 = 1;
-/// The origin of lines of Leno itself.
+/// The label of lines of Leno itself.
 pub const LENO: &str = "leno";
 
-/// Accepts lines. Cheap to clone; the writer ends when the last clone is dropped.
+/// Accepts lines. It is cheap to clone, and the writer thread ends when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct LineOutput {
     messages: mpsc::Sender<Message>,
@@ -45,7 +46,7 @@ pub struct LineOutput {
     style: LineStyle,
 }
 
-/// Lines of Leno itself that arrived while the programs' lines filled the queue.
+/// Lines of Leno itself that arrived while lines of programs filled the queue.
 type OverflowLines = Arc<Mutex<VecDeque<Line>>>;
 
 /// How lines are shown on the terminal.
@@ -61,16 +62,16 @@ pub struct LineStyle {
     pub escaped: bool,
 }
 
-/// Waits for the writer thread, which ends when everything is written.
+/// Waits for the writer thread, which ends when all lines are written.
 #[derive(Debug)]
 pub struct LineWriter(JoinHandle<()>);
 
-/// The origin of lines.
+/// Where lines come from.
 #[derive(Clone, Debug)]
 pub struct LineOrigin {
-    /// Printed before each line on the terminal.
+    /// The label before each line on the terminal.
     label: Arc<str>,
-    /// The name in the log, with the namespace.
+    /// The name in the log, including the namespace.
     name: Arc<str>,
     colour: Option<u8>,
     last: Arc<Mutex<String>>,
@@ -79,7 +80,7 @@ pub struct LineOrigin {
 #[derive(Debug)]
 enum Message {
     Line(Line),
-    /// From here on lines are also written to this file.
+    /// Write all further lines to this file as well.
     Keep(LogFile),
 }
 
@@ -132,19 +133,19 @@ impl LineOutput {
         (Self { messages, waiting, width, style }, LineWriter(writer))
     }
 
-    /// From here on all lines are also written to `log`.
+    /// Writes all further lines to `log` as well.
     pub async fn keep(&self, log: LogFile) {
-        // The writer is only gone at the very end.
+        // Sending fails only if the writer has ended, which happens last of all.
         let _ = self.messages.send(Message::Keep(log)).await;
     }
 
-    /// Makes the column of labels wide enough for a later label.
+    /// Makes the column of labels wide enough for a label that will come later.
     pub fn reserve(&self, label: &str) {
         self.width.fetch_max(label.len().min(MAX_WIDTH), Ordering::Relaxed);
     }
 
-    /// An origin with this label on the terminal and this name in the log; the same `group` has the same colour in
-    /// every run.
+    /// An origin with this label on the terminal and this name in the log. Origins with the same `group` have the
+    /// same colour in every run.
     #[must_use]
     pub fn origin(&self, label: &str, name: &str, group: &str) -> LineOrigin {
         self.reserve(label);
@@ -154,9 +155,9 @@ impl LineOutput {
         LineOrigin::new(label, name, colour)
     }
 
-    /// Prints lines of Leno itself. They have a queue of their own for the time in which the programs' lines fill the
-    /// main queue. If that is full, too, because the terminal is stopped, they are dropped: the mesh itself never waits
-    /// for a terminal.
+    /// Prints lines of Leno itself. While lines of programs fill the main queue, they wait in a separate queue. If
+    /// that is full as well, because the terminal is stopped, they are dropped: the mesh itself never waits for a
+    /// terminal.
     pub fn say(&self, text: &str) {
         let origin = LineOrigin::new(LENO, LENO, self.style.colour.then_some(OWN));
         for line in text.lines() {
@@ -164,7 +165,7 @@ impl LineOutput {
             let Err(TrySendError::Full(Message::Line(line))) = self.messages.try_send(line) else {
                 continue;
             };
-            // The writer checks this queue before each line of the main queue.
+            // The writer takes lines from this queue before it takes one from the main queue.
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.len() < QUEUE {
                 waiting.push_back(line);
@@ -197,7 +198,7 @@ impl LineOutput {
 
     async fn line(&self, origin: &LineOrigin, text: &[u8]) {
         origin.remember(text);
-        // The writer is only gone at the very end.
+        // Sending fails only if the writer has ended, which happens last of all.
         let _ = self.messages.send(Message::Line(Line::new(origin, text))).await;
     }
 }
@@ -207,7 +208,7 @@ impl LineOrigin {
         Self { label: label.into(), name: name.into(), colour, last: Arc::default() }
     }
 
-    /// The last non-empty line, shortened.
+    /// The last non-empty line of this origin, shortened.
     #[must_use]
     pub fn last_line(&self) -> String {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -218,7 +219,7 @@ impl LineOrigin {
     }
 }
 
-/// Keeps a non-empty line, shortened.
+/// Keeps `text`, shortened, unless it is empty.
 fn remember(last: &Mutex<String>, text: &[u8]) {
     let text = text[..text.len().min(MAX_LAST)].trim_ascii();
     if !text.is_empty() {
@@ -253,16 +254,17 @@ impl Line {
     }
 }
 
-/// The writer thread.
+/// The state of the writer thread.
 struct Writing {
     sink: Box<dyn io::Write + Send>,
-    /// Whether there is a reader. If it is gone (`| head`), printing stops, but the mesh continues.
+    /// Whether standard output still has a reader. If the reader is gone (`| head`), printing stops, but the mesh
+    /// continues.
     open: bool,
     /// Whether the last line was only partly written.
     torn: bool,
-    /// Lines that were lost since the last complete one, for example because the disk is full.
+    /// How many lines were lost since the last complete one, for example because the disk is full.
     lost: u64,
-    /// Where lost lines are reported, and the name of the file.
+    /// Where lost lines are reported, and the name of the file for the report.
     report: Option<(LineOutput, String)>,
     log: Option<LogFile>,
     style: LineStyle,
@@ -321,7 +323,7 @@ impl Writing {
         }
     }
 
-    /// Writes a line, after ending one that was only partly written.
+    /// Writes a line. If the last line was only partly written, ends that line first.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         if self.torn {
             self.sink.write_all(b"\n")?;
@@ -440,7 +442,7 @@ mod tests {
         assert_eq!(printed(b"{\"status\":200}\n", style).await, "{\"status\":200}\n");
     }
 
-    /// A disk with limited room, which counts how often it was full.
+    /// A disk with limited room, which counts how many times it was full.
     #[derive(Clone, Default)]
     struct Disk {
         written: Sink,

@@ -1,7 +1,8 @@
 //! From documents to a plan: instances with addresses, services with VIPs and endpoints.
 //!
-//! Planning starts and creates nothing, and the same documents with the same earlier plan give the same result. Of the
-//! machine it only checks whether the users exist that documents name. An edit keeps every address whose owner stays.
+//! Planning does not start or create anything. The same documents with the same earlier plan give the same result,
+//! except that planning checks whether the users that documents name exist on this machine. After an edit, every
+//! instance and service that remains keeps its addresses.
 
 mod aliases;
 mod datagrams;
@@ -37,7 +38,7 @@ pub use leno_supervise::ProcessSharing;
 use services::PlannedService;
 pub use settings::ProxyMode;
 
-/// What is to run.
+/// The instances and services of a mesh, as its documents describe them.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The instances.
@@ -46,7 +47,7 @@ pub struct Plan {
     workloads: Vec<Workload>,
     /// EndpointSlices from the documents, for services without a selector.
     slices: Vec<EndpointSlice>,
-    /// Objects that are passed on unchanged.
+    /// Objects that the control plane gets unchanged.
     others: Vec<Object>,
     numbers: Numbers,
     ranges: MeshRanges,
@@ -54,14 +55,14 @@ pub struct Plan {
     pub flow_sizes: (Option<u32>, Option<u32>),
 }
 
-/// One instance of a workload.
+/// One instance of a workload, as planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedInstance {
     /// Its name.
     pub name: InstanceName,
-    /// The workload it is an instance of.
+    /// The workload that it belongs to.
     pub workload: Arc<str>,
-    /// The label of its output; it includes the namespace if there are several.
+    /// The label of its lines of output. It includes the namespace if the mesh has several.
     pub label: String,
     /// Its names in DNS.
     pub full_names: Vec<String>,
@@ -69,7 +70,7 @@ pub struct PlannedInstance {
     pub addresses: Addresses,
     /// The ports that it declares.
     pub listening: Vec<u16>,
-    /// Published addresses of this machine, each with the port of the instance.
+    /// Addresses of this machine at which ports are published, each with the instance's port.
     pub published: Vec<(SocketAddr, u16)>,
     /// What its inbound side does with plaintext.
     pub mtls: MtlsMode,
@@ -77,14 +78,15 @@ pub struct PlannedInstance {
     pub flows: FlowMetricsSource,
     /// The CPU budget for accounting the flows of its workload, if the documents set it.
     pub flow_budget: Option<CpuBudget>,
-    /// In node mode, how long it must be busy before it gets a process of its own, if its documents set it;
-    /// `Some(None)` turns that off.
+    /// In node mode, how long the instance must be busy before it gets its own proxy process, if its documents set
+    /// it. `Some(None)` turns that off.
     pub promote_after: Option<Option<Duration>>,
-    /// What is started. If this changes, the instance must be restarted; other changes need no restart.
+    /// How its processes are started. If this changes, the instance must be restarted; other changes need no
+    /// restart.
     pub launch: InstanceLaunch,
 }
 
-/// The instances that take traffic, each with its ports that are open in only one family.
+/// The instances that take traffic. Each has a list of its ports that are open in only one address family.
 pub type ReadyInstances = BTreeMap<InstanceName, OneFamily>;
 
 /// The defaults for what documents do not set.
@@ -92,7 +94,7 @@ pub type ReadyInstances = BTreeMap<InstanceName, OneFamily>;
 pub struct PlanDefaults {
     /// What inbound sides do with plaintext.
     pub mtls: MtlsMode,
-    /// Whether workloads may call destinations that the mesh does not know.
+    /// Whether workloads may call destinations outside of the mesh that it has no document for.
     pub egress: Egress,
     /// Whether proxies are sidecars or node proxies.
     pub mode: ProxyMode,
@@ -104,20 +106,20 @@ pub struct PlanDefaults {
     pub flows: FlowMetricsSource,
     /// Whether the machine has IPv6.
     pub ipv6: bool,
-    /// The addresses of IPv4.
+    /// The IPv4 ranges of the mesh's addresses.
     pub ranges: MeshRanges,
     /// Whether certificates of proxies come from a SPIFFE Workload API.
     pub spiffe: bool,
 }
 
-/// The addresses of all owners.
+/// The numbers of all owners of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Numbers {
     instances: Allocation,
     services: Allocation,
 }
 
-/// The state while a plan is made.
+/// The state during planning.
 struct Draft<'a> {
     documents: &'a Documents,
     defaults: PlanDefaults,
@@ -126,13 +128,13 @@ struct Draft<'a> {
 }
 
 impl Plan {
-    /// All instances, as if each took traffic in both families.
+    /// All instances, each as if it took traffic in both address families.
     #[must_use]
     pub fn all_ready(&self) -> ReadyInstances {
         self.instances.keys().map(|name| (name.clone(), OneFamily::default())).collect()
     }
 
-    /// Makes the plan for these documents. Addresses in `before` are kept.
+    /// Plans these documents. Owners of addresses in the earlier plan `before` keep them.
     ///
     /// # Errors
     /// All reasons why the documents cannot be run here, each with its place.
@@ -166,8 +168,8 @@ impl Plan {
         wanted.is_some_and(|w| w.launch == instance.launch && w.addresses == instance.addresses)
     }
 
-    /// If the only change of `instance` is its group in node mode (`None` for a proxy of its own), the new group. Then
-    /// it keeps running while it moves.
+    /// If the plan changes nothing of the running `instance` except the group in node mode, the new group; `None`
+    /// in its place stands for a sidecar. The instance keeps running while it moves to the new proxy.
     #[must_use]
     pub fn moves(&self, instance: &PlannedInstance) -> Option<&Option<String>> {
         let (from, to) =
@@ -204,7 +206,7 @@ impl Draft<'_> {
         });
     }
 
-    /// Passes on objects that need no planning, and rejects those that `leno up` cannot run.
+    /// Adds objects that need no planning unchanged, and rejects those that `leno up` cannot run.
     fn pass_on(&mut self) {
         for located in &self.documents.objects {
             match &located.value {
@@ -256,7 +258,7 @@ impl Draft<'_> {
 }
 
 impl Draft<'_> {
-    /// Rejects an address of this machine that two ports of workloads want to publish.
+    /// Rejects an address of this machine at which two workloads want to publish a port.
     fn check_published(&mut self) {
         let mut holders: BTreeMap<SocketAddr, String> = BTreeMap::new();
         let documents = self.documents;

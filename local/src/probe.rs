@@ -1,6 +1,6 @@
 //! Probes an application by HTTP, gRPC, TCP or a command.
 //!
-//! Like connections to `published` ports, a probe bypasses the proxy: it tests the application itself, even if the
+//! A probe bypasses the proxy, like connections to `published` ports: it tests the application itself, even if the
 //! proxy requires mTLS.
 
 use std::future::poll_fn;
@@ -24,11 +24,11 @@ const MAX_ANSWER: usize = 16 * 1024;
 /// `SERVING` in `grpc.health.v1.HealthCheckResponse.ServingStatus`.
 const SERVING: u64 = 1;
 
-/// What a probe needs.
+/// What is needed to probe an instance.
 pub struct Prober<'a, F> {
     /// The probe.
     pub probe: &'a InstanceProbe,
-    /// The application; the port is set by the probe.
+    /// Where the application is reached. The probe sets the port.
     pub target: ForwardTarget,
     /// The application's process.
     pub pid: i32,
@@ -58,7 +58,8 @@ impl<F: Fn(&[String]) -> Result<ProcessCommand>> Prober<'_, F> {
     }
 
     async fn connect(&self, port: u16) -> Result<TcpStream, String> {
-        // A proxy accepts connections to the instance's address even if no application listens.
+        // Connecting would not show this: the proxy accepts connections to the instance's address even if no
+        // application listens.
         if !listening::closed(self.pid, &[port]).is_empty() {
             return Err("is not answered: no process listens on it".to_owned());
         }
@@ -158,7 +159,8 @@ async fn http_status(
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"));
         }
     };
-    // Reads the rest, because a server may log an error if its response is cut off. The result no longer depends on it.
+    // Reads the rest of the response, because a server may log an error if its response is cut off. The probe's
+    // result no longer depends on it.
     let rest = async {
         while answer.len() < MAX_ANSWER && stream.read_buf(&mut answer).await.is_ok_and(|n| n > 0) {
         }
@@ -179,7 +181,7 @@ fn status_of(line: &[u8]) -> io::Result<u16> {
 async fn grpc_health(stream: TcpStream, service: &str) -> Result<(), String> {
     let failed = |error: h2::Error| format!("is not answered: {error}");
     let (mut client, connection) = h2::client::handshake(stream).await.map_err(failed)?;
-    // The task ends with the call, which reports errors.
+    // The task is aborted when this call returns. The call itself reports errors of the connection.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     poll_fn(|context| client.poll_ready(context)).await.map_err(failed)?;
@@ -232,7 +234,8 @@ async fn grpc_health(stream: TcpStream, service: &str) -> Result<(), String> {
     }
 }
 
-/// A `HealthCheckRequest` with the gRPC prefix: no compression, four bytes of length; then field 1, a string.
+/// Encodes a `HealthCheckRequest` with gRPC's prefix (no compression, four bytes of length). The message has field
+/// 1, a string.
 fn health_request(service: &str) -> Bytes {
     let mut message = BytesMut::new();
     if !service.is_empty() {
@@ -252,7 +255,8 @@ fn health_request(service: &str) -> Bytes {
     framed.freeze()
 }
 
-/// The status in a `HealthCheckResponse` with its prefix: field 1, a number; without the field it is 0.
+/// The status in a `HealthCheckResponse` with gRPC's prefix. The status is field 1, a number; it is 0 if the field
+/// is missing.
 fn serving_status(framed: &[u8]) -> Option<u64> {
     let (head, message) = framed.split_at_checked(5)?;
     let length = u32::from_be_bytes(head[1..].try_into().ok()?);
@@ -298,7 +302,7 @@ mod tests {
             let mut request = [0; 1024];
             let _ = stream.read(&mut request).await.unwrap();
             stream.write_all(answer.as_bytes()).await.unwrap();
-            // Keeps the connection open: the probe must not wait for the server to close it.
+            // Keeps the connection open, because a probe must not wait until the server closes it.
             std::future::pending::<()>().await;
         });
         port
@@ -316,7 +320,7 @@ mod tests {
         }
     }
 
-    /// Answers one call with this message, if any, and with this status in the trailers.
+    /// Answers one call with this message, which may be empty, and with this status in the trailers.
     async fn health(message: &'static [u8], status: &'static str) -> TcpStream {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -22,10 +22,10 @@ use crate::error::{Error, Result};
 use crate::isolation::Isolation;
 use crate::output::{self, LineOrigin, LineOutput};
 
-/// How long to wait for the last output lines of a command that has ended.
+/// How long to wait for the last lines of output of a command that has ended.
 const LAST_LINES: Duration = Duration::from_millis(50);
 
-/// What happened to a process of a mesh.
+/// An event in the life of a mesh's process.
 pub type Event = leno_supervise::LifeEvent<Error>;
 
 /// A command with its environment and isolation.
@@ -33,15 +33,15 @@ pub type Event = leno_supervise::LifeEvent<Error>;
 pub struct ProcessCommand {
     /// Program and arguments; the program is looked up in the PATH of `environment`.
     pub command: Vec<OsString>,
-    /// Its whole environment; it inherits no variable of this process.
+    /// The complete environment. The process inherits no variable from this process.
     pub environment: BTreeMap<OsString, OsString>,
     /// Its working directory.
     pub directory: Option<PathBuf>,
-    /// The isolation that it enters.
+    /// The isolation that the process enters before it executes the program.
     pub isolation: Isolation,
     /// The user and groups that it runs as.
     pub credentials: ProcessCredentials,
-    /// How many descriptors it may open; `None` for the limit of this process.
+    /// How many descriptors the process may open; `None` for the limit of this process.
     pub descriptors: Option<DescriptorLimit>,
     /// Its standard input; `None` for an empty one.
     pub stdin: Option<OwnedFd>,
@@ -60,7 +60,7 @@ impl ProcessCommand {
     /// Starts the process with different outputs for standard output and standard error.
     ///
     /// # Errors
-    /// Those of [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_with(
         self,
         stdout: &LineOutput,
@@ -80,11 +80,11 @@ impl ProcessCommand {
         Ok(running)
     }
 
-    /// Runs the process to its end without printing. Returns how it ended, and the last line of its output. Dropping
-    /// the future kills it and its children, unless those have left its process group.
+    /// Runs the process to its end without printing. Returns its exit status and the last line of its output.
+    /// Dropping the future kills the process and its children, unless they have left its process group.
     ///
     /// # Errors
-    /// Those of [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub async fn finish(self) -> Result<(ExitStatus, String)> {
         let mut running = self.spawn()?;
         let group = ProcessGroup(Pid::from_raw(running.pid()));
@@ -93,7 +93,7 @@ impl ProcessCommand {
         running.read_by(tokio::spawn(output::last_line(stdout, last.clone())));
         running.read_by(tokio::spawn(output::last_line(stderr, last.clone())));
         let status = running.ended().await;
-        // The process was reaped, so another group may get its number from here on.
+        // The process was reaped, so its number may now belong to another process group, which must not be killed.
         std::mem::forget(group);
         for reader in running.read_out(LAST_LINES).await {
             reader.abort();
@@ -125,30 +125,30 @@ impl ProcessCommand {
         let prepare = move || {
             leave_other_descriptors()?;
             isolation.enter()?;
-            // Last, because the directory may be in a volume.
+            // Changes the directory last, because the directory may be in a volume.
             chdir(start.as_c_str())?;
             descriptors.map_or(Ok(()), DescriptorLimit::set)?;
             credentials.assume()?;
             tether.tie()
         };
-        // SAFETY: `prepare` makes system calls on descriptors and strings that were made before the
-        // fork; it neither allocates nor takes a lock.
+        // SAFETY: between fork and exec, `prepare` only makes system calls, on descriptors and strings that were
+        // created before. It neither allocates nor takes a lock.
         let running = unsafe { RunningProcess::spawn(command, prepare) };
         running.map_err(|reason| not_started(&program, &outside, reason))
     }
 }
 
-/// Lets the executed program inherit only its standard input and outputs. Descriptors that `leno up` opens are not
-/// inherited anyway. This is about descriptors of its caller, for example an open file of root's shell, which workloads
-/// and proxies must not get.
+/// Makes the executed program inherit only its standard input and outputs. Descriptors that `leno up` opens are
+/// not inherited anyway. But its caller may have passed on descriptors, for example of a file that only root can
+/// read, which workloads and proxies must not get.
 fn leave_other_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: only marks descriptors and closes none; no memory is involved.
+    // SAFETY: the call only sets a flag on descriptors. It closes none and does not access memory.
     let marked = unsafe {
         libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
     };
     match Errno::result(marked) {
-        // Linux before 5.11 does not support this.
+        // Linux before 5.11 does not support the flag.
         Ok(_) | Err(Errno::ENOSYS | Errno::EINVAL) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -159,13 +159,13 @@ struct ProcessGroup(Pid);
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // It fails if the group has no members any more.
+        // Fails if the group has no processes any more.
         let _ = killpg(self.0, Signal::SIGKILL);
     }
 }
 
-/// Why a program could not be started, and what to do. The system's error is the same for a missing directory and for a
-/// missing program, so this tells them apart.
+/// Adds to the error of a program that could not be started what to do about it. The system reports the same error
+/// for a missing directory as for a missing program, so this distinguishes them.
 pub(crate) fn not_started(program: &OsStr, directory: &Path, reason: io::Error) -> Error {
     let (name, place) = (program.display(), directory.display());
     let searched = !program.as_bytes().contains(&b'/');

@@ -1,7 +1,7 @@
 //! Makes Leno's own programs executable for all users.
 //!
-//! A build or home directory is often closed to other users, and the proxy and the controller run without permission to
-//! read it. So the executable is mounted over an empty file below the mesh's own directory.
+//! The proxy and the controller run as users that often cannot read the directory in which an executable is, for
+//! example a home directory. So the executable is mounted over an empty file in the mesh's own directory.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::record::make_place;
 
-/// The name of the program with all commands.
+/// The name of the program that contains all commands.
 const OWN: &str = "leno";
 
 /// An executable and its mount point.
@@ -20,10 +20,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// This program itself. If its file was replaced since it was started, the new file is used.
+    /// The program of this process. If its file was replaced since the process was started, the new file is used.
     ///
     /// # Errors
-    /// Those of [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     pub fn own(layout: &Layout) -> Result<Self> {
         match std::env::current_exe().ok().filter(|own| own.is_file()) {
             None => Self::prepare(layout, OWN),
@@ -59,7 +59,7 @@ impl Program {
     }
 }
 
-/// Finds a program of Leno: beside the running one, else in PATH.
+/// Finds a program of Leno: in the directory of the running program, else in PATH.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(name)));

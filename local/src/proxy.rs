@@ -1,4 +1,4 @@
-//! How proxies are started: as a user of their own, without any capability.
+//! Builds the command lines of proxies and brokers, which run as a separate user without any capability.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use crate::process::ProcessCommand;
 use crate::program::Program;
 use crate::token::MeshTokens;
 
-/// The variable that asks a proxy of a development build for a panic: see `leno_transport::test_panic`.
+/// The variable that makes a proxy of a development build panic; see `leno_transport::test_panic`.
 const TEST_PANIC: &str = "LENO_TEST_PANIC";
 
 /// The common settings of a mesh's proxies.
@@ -34,36 +34,36 @@ pub struct MeshProxySettings {
     pub trust_domain: String,
     /// The log filter of proxies.
     pub log: String,
-    /// The access log, in the form of the proxy's option.
+    /// Which requests the access log contains, in the form of the proxy's option.
     pub access_log: String,
-    /// Which requests have spans and where the spans are sent, in the form of the proxy's option. `None` without
-    /// traces.
+    /// Which requests get spans and where the spans are sent, in the form of the proxy's option. `None` if traces
+    /// are off.
     pub traces: Option<String>,
-    /// The meshes whose metric names are served in addition, in the form of the proxy's option.
+    /// The meshes whose metric names the proxy serves in addition to its own, in the form of the proxy's option.
     pub metrics_compat: String,
     /// Whether taps may show bodies.
     pub tap_bodies: bool,
-    /// The cryptography of TLS, in the form of the proxy's option.
+    /// The cryptography profile of TLS, in the form of the proxy's option.
     pub tls_profile: String,
-    /// The network addresses that may request metrics, separated by commas; empty if all may.
+    /// The addresses of the network that may request metrics, separated by commas; empty if all may.
     pub scrape_from: String,
     /// The SPIFFE Workload API that issues certificates for workloads whose documents set none.
     pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
-    /// The address of DNS and the control plane.
+    /// The addresses of the DNS server and the control plane.
     pub gateway: Addresses,
-    /// How long a response may take to begin, if no policy sets it; zero for no bound.
+    /// How long a response may take to begin if no policy sets a bound; zero for no bound.
     pub response_wait: Duration,
     /// How long streams may continue once another proxy serves their instance, in whole seconds.
     pub handover_timeout: Duration,
     /// Most new connections a second of an instance in node mode, and of each of its clients; 0 for no limit.
     pub connection_rate: u32,
-    /// Whether traffic between instances of one node proxy stays in its memory.
+    /// Whether requests between instances of the same node proxy are passed within its memory.
     pub one_pass: bool,
 }
 
 impl MeshProxySettings {
-    /// The command of a proxy. `orders`: the channel on which it receives the supervisor's orders; `succeeds`: another
-    /// proxy serves the instance until this one does.
+    /// The command of a sidecar. `orders` is the channel on which it receives the supervisor's orders. `succeeds`
+    /// is whether another proxy serves the instance until this one does.
     #[must_use]
     pub fn task(
         &self,
@@ -98,8 +98,8 @@ impl MeshProxySettings {
         confined(command, self.environment(&own), isolation, orders)
     }
 
-    /// The command of a node proxy. `tokens`: the folder with the tokens of its members; `budget`: the memory budget of
-    /// its buffers, if it is set.
+    /// The command of a node proxy. `tokens` is the folder with the tokens of its members. `budget` is the memory
+    /// budget of its buffers, if it has one.
     #[must_use]
     pub fn node_task(
         &self,
@@ -124,7 +124,7 @@ impl MeshProxySettings {
         confined(command, environment, isolation, orders)
     }
 
-    /// The environment of all proxies, and `more`.
+    /// The environment that all proxies have, with the variables in `more` added.
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
         let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
         let response_wait = self.response_wait.as_secs().to_string();
@@ -146,7 +146,7 @@ impl MeshProxySettings {
         let traces = self.traces.as_deref().map(|traces| ("LENO_TRACES", traces));
         let scrapers = Some(self.scrape_from.as_str()).filter(|scrapers| !scrapers.is_empty());
         let scrapers = scrapers.map(|scrapers| ("LENO_SCRAPE_FROM", scrapers));
-        // For tests of what a panic ends; release builds of the proxy ignore it.
+        // Tests use this variable to see what a panic ends. Release builds of the proxy ignore the variable.
         let panic = std::env::var(TEST_PANIC).ok();
         let panic = panic.as_deref().map(|panic| (TEST_PANIC, panic));
         let optional = traces.iter().chain(&scrapers).chain(&panic);
@@ -154,8 +154,8 @@ impl MeshProxySettings {
     }
 }
 
-/// The command of a broker, which opens an instance's listeners for a node proxy. `succeeds`: another proxy serves the
-/// instance, so the broker binds the listeners and does not listen yet.
+/// The command of a broker, which opens an instance's listeners for a node proxy. `succeeds` is whether another
+/// proxy still serves the instance. If so, the broker binds the listeners but does not listen yet.
 #[must_use]
 pub fn broker_task(
     program: &Program,
@@ -185,7 +185,8 @@ fn confined(
     }
 }
 
-/// Destinations that are never captured: DNS and the control plane, which are not services of the mesh.
+/// The destinations whose traffic is never captured: the DNS server and the control plane, which are not services
+/// of the mesh.
 #[must_use]
 pub fn never_captured(gateway: &Addresses) -> Vec<(IpAddr, u8)> {
     let whole = |address: IpAddr| (address, if address.is_ipv4() { 32 } else { 128 });

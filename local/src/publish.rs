@@ -1,4 +1,5 @@
-//! Published ports: connections to each are distributed over the instances of a workload that take traffic.
+//! Serves published ports: distributes connections to each port over the instances of a workload that take
+//! traffic.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use crate::output::LineOutput;
 /// The published addresses, with the instances behind each.
 pub type PublishedPorts = BTreeMap<SocketAddr, Vec<ForwardTarget>>;
 
-/// The listeners of a mesh.
+/// The listeners of all published ports of a mesh.
 #[derive(Debug)]
 pub struct Publisher {
     output: LineOutput,
@@ -41,10 +42,10 @@ impl Publisher {
         Self { output, ports: BTreeMap::new() }
     }
 
-    /// Listens on exactly the `wanted` addresses.
+    /// Listens on exactly the `wanted` addresses, and closes all other listeners.
     ///
     /// # Errors
-    /// The first address that cannot be listened on, with the reason; the others are published anyway.
+    /// The first address on which it cannot listen, with the reason. The other addresses are published anyway.
     pub async fn listen(&mut self, wanted: &PublishedPorts) -> Result<(), (SocketAddr, Error)> {
         self.ports.retain(|address, _| wanted.contains_key(address));
         let mut failed = Ok(());
@@ -68,7 +69,7 @@ impl Publisher {
         failed
     }
 
-    /// Updates which instances take traffic.
+    /// Updates which instances get the connections to each address.
     pub fn follow(&self, published: &PublishedPorts) {
         for (address, port) in &self.ports {
             let targets = published.get(address).cloned().unwrap_or_default();

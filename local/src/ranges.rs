@@ -1,5 +1,5 @@
-//! Chooses the IPv4 ranges of a mesh: those that the user requests, else the first pair that overlaps no route of the
-//! machine, so that workloads can reach what is behind a VPN.
+//! Chooses the IPv4 ranges of a mesh: those that the user requests, else the first pair that overlaps no route of
+//! the machine. An overlap would hide destinations, such as those behind a VPN, from workloads.
 
 use std::fmt;
 use std::fs;
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::addresses::Subnet;
 
-/// The length of the prefix of a range.
+/// The prefix length of a range.
 const PREFIX: u32 = 16;
-/// The mask of a range.
+/// The network mask of a range.
 const MASK: u32 = u32::MAX << (32 - PREFIX);
-/// Pairs of ranges, that of workloads first, in the order of preference.
+/// Pairs of ranges in the order of preference. In each pair, the range of workloads comes first.
 const PAIRS: [MeshRanges; 3] = [
     MeshRanges::of([10, 89], [10, 96]),
     MeshRanges::of([172, 29], [172, 30]),
     // In the shared address space (RFC 6598).
     MeshRanges::of([100, 89], [100, 96]),
 ];
-/// The routes of the calling thread's namespace, one per line.
+/// The file that lists the routes in the calling thread's network namespace, one per line.
 const ROUTES: &str = "/proc/thread-self/net/route";
 
 /// A /16 range of IPv4, such as 10.89.0.0/16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshRange(Ipv4Addr);
 
-/// The requested ranges, that of workloads first.
+/// The ranges that the user requests; the range of workloads comes first.
 pub type RequestedRanges = (Option<MeshRange>, Option<MeshRange>);
 
 /// The address ranges of a mesh.
@@ -105,8 +105,8 @@ impl MeshRanges {
         })
     }
 
-    /// The addresses of workloads. They only exist inside the namespaces of a mesh, so several meshes of a machine may
-    /// have the same.
+    /// The addresses of workloads. They exist only inside a mesh's own namespaces, so several meshes on a machine
+    /// may use the same ones.
     #[must_use]
     pub fn workloads(self, ipv6: bool) -> Subnet {
         Subnet::new(self.workloads.0, ipv6.then_some(0xfd89))
@@ -146,7 +146,8 @@ impl FromStr for MeshRange {
         let whole = written.filter(|address: &Ipv4Addr| u32::from(*address) & !MASK == 0);
         let range = whole
             .ok_or_else(|| format!("{text:?} is not a range: write for example 10.89.0.0/16"))?;
-        // Only private ranges: proxies would treat addresses of the internet as such.
+        // Only private ranges are allowed: proxies would otherwise treat addresses of the internet as addresses of
+        // the mesh.
         let [a, b, ..] = range.octets();
         if range.is_private() || (a == 100 && b & 0xc0 == 64) {
             return Ok(Self(range));
@@ -171,8 +172,8 @@ impl MachineRoute {
         text.lines().filter_map(Self::of_line).collect()
     }
 
-    /// Parses a line with these fields: interface, destination, gateway, flags, two counters, metric, mask. Addresses
-    /// are numbers in this machine's byte order.
+    /// Parses a line of the file. Its fields are interface, destination, gateway, flags, two counters, metric and
+    /// mask; addresses are numbers in this machine's byte order.
     fn of_line(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let number = |field: usize| {
@@ -227,7 +228,7 @@ mod tests {
             "this machine has a route to 10.0.0.0/8 through tun0: workloads have addresses of 172.29.0.0/16, \
              services of 172.30.0.0/16, so that what is behind it can be reached"
         );
-        // A partial overlap is enough.
+        // A range is skipped even if it overlaps a route only partly.
         let docker = [route("10.96.5.0", 24), route("172.30.0.0", 16)];
         assert_eq!(chosen(&docker).0, PAIRS[2]);
         let all = [route("10.0.0.0", 8), route("172.16.0.0", 12), route("100.64.0.0", 10)];

@@ -1,7 +1,7 @@
-//! The ownership record: the process that runs a mesh, and everything that was created for it. With it the leftovers of
-//! a killed run can be found and removed, and nothing else is ever removed.
+//! The record of a mesh: which process owns it, and everything that was created for it. It is used to find and
+//! remove what a killed run has left. Objects that are not in a record are never removed.
 //!
-//! Everything is recorded before it is created, so nothing exists unrecorded.
+//! Everything is recorded before it is created, so nothing exists that is not recorded.
 
 mod traces;
 
@@ -37,15 +37,15 @@ pub struct RecordedProcess {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeshResource {
-    /// A process that runs in no control group of the mesh.
+    /// A process that is not in a control group of the mesh.
     Process(RecordedProcess),
-    /// A control group with everything in it.
+    /// A control group with all processes and groups in it.
     Cgroup(PathBuf),
     /// A named network namespace with the links in it.
     Netns(String),
     /// A captured workload, by the name under which it is captured.
     Capture(String),
-    /// The flows of the mesh, by the name of their accounts. They are kept after a killed run, and the next run takes
+    /// The flow accounts of the mesh, by their name. They are kept after a run was killed, and the next run takes
     /// them over.
     Flows(String),
     /// The uplink of the mesh.
@@ -57,7 +57,7 @@ pub enum MeshResource {
 pub struct MeshRecord {
     layout: Layout,
     contents: Contents,
-    /// The kernel releases it when the owner ends, in whatever way.
+    /// The lock of the mesh. The kernel releases it when the owner ends, in whatever way.
     _lock: Flock<File>,
 }
 
@@ -69,15 +69,15 @@ struct Contents {
     made: Vec<MeshResource>,
 }
 
-/// How long to wait for the lock of an owner that runs: it may be about to end.
+/// How long to wait for the lock while its owner runs. The owner may be about to end.
 const RUNNING: Duration = Duration::from_millis(400);
-/// How long to wait for the lock while no owner runs. The kernel releases it when the last thread of a killed owner has
-/// ended, and a new owner holds it before it writes the record.
+/// How long to wait for the lock while no owner runs. The kernel releases the lock of a killed owner when its last
+/// thread has ended. A new owner holds the lock for a moment before its record is written.
 const ENDING: Duration = Duration::from_secs(10);
-/// How often the lock is tried meanwhile.
+/// How often taking the lock is attempted in that time.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
-/// The format of `state.json`; other versions are rejected.
+/// The version of the format of `state.json`. Files of other versions are rejected.
 const VERSION: u32 = 1;
 
 impl RecordedProcess {
@@ -87,7 +87,7 @@ impl RecordedProcess {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The command name, field 2, may contain spaces and brackets, so fields are counted from its end.
         let (_, rest) = stat.rsplit_once(')')?;
-        // A zombie has ended, and only waits to be reaped.
+        // A zombie process has ended and only waits to be reaped.
         if matches!(rest.trim_start().chars().next()?, 'Z' | 'X') {
             return None;
         }
@@ -95,7 +95,7 @@ impl RecordedProcess {
         Some(Self { pid, start_ticks })
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     #[must_use]
     pub fn alive(&self) -> bool {
         Self::find(self.pid) == Some(*self)
@@ -132,15 +132,15 @@ impl MeshRecord {
     /// Writes the record.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the record cannot be written.
     pub fn write(&self) -> Result<()> {
         write_atomically(&self.layout.record(), &to_json(&self.contents), 0o600)
     }
 
-    /// Records an object that will be created.
+    /// Records an object that will be created next.
     ///
     /// # Errors
-    /// When the record cannot be written; the object must not be created then.
+    /// When the record cannot be written. Then the object must not be created.
     pub fn add(&mut self, made: MeshResource) -> Result<()> {
         if self.contents.made.contains(&made) {
             return Ok(());
@@ -152,29 +152,30 @@ impl MeshRecord {
     /// Removes objects, and their entries in the record.
     ///
     /// # Errors
-    /// When one cannot be removed; its entry stays.
+    /// When an object cannot be removed. Its entry stays in the record.
     pub fn remove(&mut self, things: &[MeshResource]) -> Result<()> {
         remove_made(things)?;
         self.contents.made.retain(|made| !things.contains(made));
         self.write()
     }
 
-    /// The control groups.
+    /// The recorded control groups.
     pub fn cgroups(&self) -> impl Iterator<Item = &PathBuf> {
         self.contents.made.iter().filter_map(MeshResource::cgroup)
     }
 
-    /// Removes everything; the mesh's directory is last.
+    /// Removes everything in the record, and at last the mesh's directory.
     ///
     /// # Errors
-    /// When something cannot be removed; the record stays for `leno cleanup`.
+    /// When an object cannot be removed. The record then stays for `leno cleanup`.
     pub fn remove_all(self) -> Result<()> {
         remove_made(&self.contents.made)?;
         remove_directory(&self.layout)
     }
 }
 
-/// The process that owns a mesh: that in the record, or without a record, the one that started its guard.
+/// The process that owns a mesh: according to the record or, without a record, the process that started the mesh's
+/// guard.
 #[must_use]
 pub fn owner(layout: &Layout) -> Option<RecordedProcess> {
     match read(layout) {
@@ -190,11 +191,11 @@ pub fn running() -> Vec<String> {
     owned.map(|layout| layout.mesh().to_owned()).collect()
 }
 
-/// The mesh that a command is about: the named one; else `default` if it runs; else the only one that runs.
+/// The mesh that a command applies to: the named one; else `default` if it runs; else the only one that runs.
 ///
 /// # Errors
-/// [`Error::NotNamed`] if none runs, or if several run and none of them is `default`; [`Error::NeedsRoot`] if this user
-/// may not see which ones run.
+/// [`Error::NotNamed`] if none runs, or if several run and none of them is `default`; [`Error::NeedsRoot`] if this
+/// user has no permission to list meshes.
 pub fn chosen(named: Option<&str>) -> Result<String> {
     match named {
         Some(name) => Ok(name.to_owned()),
@@ -217,7 +218,7 @@ fn choose(mut running: Vec<String>) -> Result<String> {
     }
 }
 
-/// The uplinks of all meshes except the one whose uplink has this name, running or left over.
+/// The uplinks of all meshes, running or left over, except the one with this name.
 #[must_use]
 pub fn uplinks(but: &str) -> Vec<Uplink> {
     let recorded = Layout::all().into_iter().filter_map(|layout| read(&layout).ok());
@@ -232,7 +233,7 @@ pub fn uplinks(but: &str) -> Vec<Uplink> {
 /// Removes the leftovers of a killed run of this mesh.
 ///
 /// # Errors
-/// [`Error::Running`] when the mesh runs. Otherwise something cannot be removed.
+/// [`Error::Running`] when the mesh runs, or the error of an object that cannot be removed.
 pub fn clean_up(layout: &Layout) -> Result<()> {
     let _lock = lock(layout)?;
     let recorded = match read(layout) {
@@ -246,7 +247,7 @@ pub fn clean_up(layout: &Layout) -> Result<()> {
     remove_directory(layout)
 }
 
-/// Writes a file atomically: a reader sees the old or the new text, never a part.
+/// Writes a file atomically: a reader sees the old or the new text, never a part of it.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -256,12 +257,12 @@ pub fn write_atomically(path: &Path, text: &[u8], mode: u32) -> Result<()> {
 
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
-    // Hidden, so that a watch for *.yaml does not mistake it for a document.
+    // Hidden, so that a program that watches for *.yaml does not read it as a document.
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     let draft = path.with_file_name(hidden);
     let write = || {
-        // A draft of a killed run may have another mode.
+        // A draft that a killed run has left may have another mode.
         let _ = fs::remove_file(&draft);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
         // The umask may have removed bits from the mode.
@@ -294,14 +295,14 @@ fn read(layout: &Layout) -> Result<Contents> {
     )))
 }
 
-/// Takes the lock of a mesh. The lock file is removed together with the mesh, so a lock on a file that is no longer the
-/// one at this path is invalid, and is tried again.
+/// Takes the lock of a mesh. The lock file is removed together with the mesh. So if the locked file is no longer
+/// the one at this path, the lock is worthless, and taking it is tried again.
 fn lock(layout: &Layout) -> Result<Flock<File>> {
     let path = layout.lock();
     let started = Instant::now();
     loop {
         match prepare_directory(layout) {
-            // The directory was removed in the meantime, together with the last other mesh.
+            // The directory of all meshes was removed in the meantime, together with the last mesh in it.
             Err(Error::Os { source, .. })
                 if source.kind() == io::ErrorKind::NotFound && started.elapsed() < RUNNING =>
             {
@@ -310,7 +311,7 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
             other => other?,
         }
         let mut options = OpenOptions::new();
-        // A process that can open the file could hold its lock, so only root can.
+        // Only root may open the file, because every process that can open it can also take its lock.
         let options = options.read(true).write(true).create(true).mode(0o600);
         let opened = options.truncate(false).open(&path);
         let file = match opened {
@@ -340,7 +341,7 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
         if !fs::metadata(&path).is_ok_and(same) {
             continue;
         }
-        // A mesh may run although its lock file was removed. If its owner was just killed, it ends soon.
+        // A mesh may run although its lock file was removed. If the owner was just killed, it will end soon.
         match owner(layout).filter(|owner| owner.pid != nix::unistd::getpid().as_raw()) {
             None => return Ok(locked),
             Some(_) if started.elapsed() < RUNNING => std::thread::sleep(TRY_AGAIN),
@@ -352,8 +353,8 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
     }
 }
 
-/// Creates the directory of a mesh. Other users may traverse it, because proxies read their token there, but not list
-/// it.
+/// Creates the directory of a mesh. Other users cannot list it, but they can open files in it whose path they
+/// have, because proxies read their token there.
 fn prepare_directory(layout: &Layout) -> Result<()> {
     let passable = |directory: &Path| make_directory(directory, 0o711);
     passable(Path::new(layout::ROOT)).and_then(|()| passable(layout.directory()))
@@ -362,7 +363,7 @@ fn prepare_directory(layout: &Layout) -> Result<()> {
 /// Creates a directory with exactly this mode, or sets the mode of an existing one.
 ///
 /// # Errors
-/// When it cannot be created.
+/// When the directory cannot be created.
 pub fn make_directory(directory: &Path, mode: u32) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -377,7 +378,7 @@ pub fn make_directory(directory: &Path, mode: u32) -> Result<()> {
 /// Creates an empty file, as the mount point for another file in the mount namespace of an instance.
 ///
 /// # Errors
-/// When it cannot be created.
+/// When the file cannot be created.
 pub fn make_place(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -401,18 +402,19 @@ fn remove_directory(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Removes everything in a possible order: processes use control groups and namespaces, and control groups are below
-/// mounts.
+/// Removes objects in the required order: processes before the control groups and namespaces that they use, and
+/// control groups before the mounts above them.
 fn remove_made(made: &[MeshResource]) -> Result<()> {
     for process in made.iter().filter_map(MeshResource::process).filter(|p| p.alive()) {
-        // It may have ended since the check.
+        // The process may have ended since the check.
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
     }
     for path in made.iter().filter_map(MeshResource::cgroup) {
         let group = Cgroup::at(path.clone());
         group.kill()?;
         group.remove()?;
-        // Shared by all instances or meshes, so they are removed with the last one.
+        // The parents are shared by all instances or meshes. They can be removed only when nothing is left in
+        // them.
         let parents = path.ancestors().skip(1);
         let _ = parents.take_while(|parent| fs::remove_dir(parent).is_ok()).count();
     }
@@ -421,7 +423,7 @@ fn remove_made(made: &[MeshResource]) -> Result<()> {
         let owners = leno_capture::prune(|owner| !pinned.contains(&owner))?;
         tracing::debug!(?owners, "released");
     }
-    // The others are removed even if one cannot be.
+    // The remaining objects are removed even if one cannot be.
     let mut first = Ok(());
     for thing in made {
         first = first.and(remove_network(thing));
@@ -452,7 +454,7 @@ impl MeshResource {
         }
     }
 
-    /// The name under which kernel programs are pinned.
+    /// The name under which the object's kernel programs are pinned, if it has any.
     fn pinned(&self) -> Option<&str> {
         match self {
             Self::Capture(owner) | Self::Flows(owner) => Some(owner),

@@ -1,8 +1,8 @@
 //! The root file system of an instance: a directory of this machine that its processes see as `/`, for example the
 //! output of `docker export`.
 //!
-//! Nothing is copied: what a process writes there stays in the directory. `/proc`, `/sys` and `/dev` are those of this
-//! machine.
+//! Nothing is copied: files that a process writes stay in the directory. `/proc`, `/sys` and `/dev` are those of
+//! this machine.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,12 +16,12 @@ use crate::error::{Attempt, Error, Result};
 use crate::isolation::{ResolverNames, plain_lookup, text};
 use crate::record;
 
-/// Directories of the kernel that programs need.
+/// This machine's directories that are mounted in the root file system, because programs need them.
 const MOUNTED: [&str; 3] = ["proc", "sys", "dev"];
 /// The default PATH in a root file system.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A root file system that can be entered between fork and exec.
+/// A root file system that a process can enter between fork and exec.
 #[derive(Debug)]
 pub struct Root {
     path: CString,
@@ -34,16 +34,16 @@ pub struct Root {
 pub struct User {
     /// The name.
     pub name: String,
-    /// The number.
+    /// The user number.
     pub uid: Uid,
-    /// The group.
+    /// The number of the user's group.
     pub gid: Gid,
     /// The home directory.
     pub home: PathBuf,
 }
 
 impl Root {
-    /// Prepares to enter `path`.
+    /// Prepares to use the directory `path`.
     ///
     /// # Errors
     /// When it cannot be used as a root file system.
@@ -53,8 +53,8 @@ impl Root {
         Ok(Self { path: text(path)?, mounts: MOUNTED.iter().map(pair).collect::<Result<_>>()? })
     }
 
-    /// Mounts it over itself, together with the directories of this machine. Safe between fork and exec, like
-    /// [`enter`](Self::enter).
+    /// Mounts the directory over itself, and this machine's directories inside it. Safe between fork and exec,
+    /// like [`enter`](Self::enter).
     ///
     /// # Errors
     /// The system's reason.
@@ -69,7 +69,8 @@ impl Root {
         Ok(())
     }
 
-    /// Makes it the root of the calling process, and unmounts the old root (pivot_root(2), `pivot_root(".", ".")`).
+    /// Makes the directory the root of the calling process, and unmounts the old root (pivot_root(2),
+    /// `pivot_root(".", ".")`).
     ///
     /// # Errors
     /// The system's reason.
@@ -82,10 +83,10 @@ impl Root {
     }
 }
 
-/// Whether a directory can be used as a root file system; if not, what to do.
+/// Checks that a directory can be used as a root file system.
 ///
 /// # Errors
-/// What is missing.
+/// What the directory lacks, and what to do.
 pub fn check(root: &Path) -> std::result::Result<(), String> {
     let shown = root.display();
     if !root.is_dir() {
@@ -122,7 +123,7 @@ pub fn check(root: &Path) -> std::result::Result<(), String> {
 /// Writes the files that an instance sees in its own root, and returns pairs of source and mount point.
 ///
 /// # Errors
-/// When one cannot be written, or if the root has no file to mount over.
+/// When a file cannot be written, or if the root file system has no file to mount it over.
 pub fn write_files(
     directory: &Path,
     names: &ResolverNames<'_>,
@@ -146,7 +147,7 @@ pub fn write_files(
     Ok(pairs)
 }
 
-/// The user with this name or number in the `/etc/passwd` of a root, if there is one.
+/// The user with this name or number in the `/etc/passwd` of a root file system; `None` if there is none.
 #[must_use]
 pub fn user(root: &Path, wanted: &str) -> Option<User> {
     let text = fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
@@ -160,7 +161,7 @@ pub fn user(root: &Path, wanted: &str) -> Option<User> {
     })
 }
 
-/// The groups in a root's `/etc/group` with the name `wanted`, or with the member `member`.
+/// The groups in the `/etc/group` of a root file system that are named `wanted` or have the member `member`.
 #[must_use]
 pub fn groups(root: &Path, wanted: Option<&str>, member: Option<&str>) -> Vec<Gid> {
     let text = fs::read_to_string(root.join("etc/group")).unwrap_or_default();
@@ -192,7 +193,7 @@ mod tests {
         fs::create_dir_all(root.join("etc")).unwrap();
         assert_eq!(refused(), "img is not a root file system yet: mkdir img/proc img/sys img/dev");
         MOUNTED.iter().for_each(|name| fs::create_dir(root.join(name)).unwrap());
-        // If it were followed, it would lead to a file of this machine.
+        // Such a symbolic link must not be followed, because it would lead to a file of this machine.
         std::os::unix::fs::symlink("/run/resolv.conf", root.join("etc/resolv.conf")).unwrap();
         assert_eq!(
             refused(),

@@ -1,4 +1,4 @@
-//! `leno stat`: polls the metrics of a mesh's proxies.
+//! Polls the metrics of a mesh's proxies, for `leno stat`.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::status::MeshStatus;
 
-/// How long a proxy may take to answer. The others answer within milliseconds, and the result has to wait. With this
-/// bound `leno stat`, whose window is a second, takes less than two.
+/// How long a proxy may take to answer. Most answer within milliseconds, but the result must wait for the slowest.
+/// With this bound, `leno stat` with its window of one second takes less than two seconds.
 const BOUND: Duration = Duration::from_millis(800);
-/// How many proxies are polled at a time. Their answers are held in memory, here and by a process that serves many of them:
-/// some 130 kB for each (decision 211).
+/// How many proxies are polled at a time. Their answers are held in memory, by this process and by a node proxy
+/// that serves many instances: about 130 kB for each (decision 211).
 const AT_ONCE: usize = 16;
 
-/// Polls every proxy of the mesh, except those that did not answer in `before`: their counts have nothing to be
-/// compared with, and would be waited for again.
+/// Polls every proxy of the mesh, except those that did not answer in `before`. There is nothing to compare their
+/// counters with, and waiting for them again takes time.
 ///
 /// # Errors
-/// When the mesh does not run. A proxy that does not answer is recorded, and is not an error.
+/// When the mesh does not run. A proxy that does not answer is recorded in the result.
 pub async fn scrape(layout: &Layout, before: Option<&Scrape>) -> Result<Scrape> {
     let status = MeshStatus::read(layout)?;
     let switch = Netns::open(&status.switch_netns)?;
@@ -32,7 +32,8 @@ pub async fn scrape(layout: &Layout, before: Option<&Scrape>) -> Result<Scrape> 
     Ok(ask(&status.mesh, instances, |address| Admin::at(&switch, address), before).await)
 }
 
-/// Polls the proxies of these instances, a bounded number at a time, except those that did not answer in `before`.
+/// Polls the proxies of these instances, at most [`AT_ONCE`] at a time, except those that did not answer in
+/// `before`.
 pub(crate) async fn ask<'a>(
     mesh: &str,
     instances: impl Iterator<Item = (StatInstance, Option<IpAddr>)>,

@@ -1,4 +1,4 @@
-//! The status of a running mesh, which its owner writes for the other commands.
+//! The status of a running mesh. Its `leno up` writes it to a file, which other commands read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,20 +16,20 @@ use crate::plan::{BoundVolume, RunAs};
 use crate::ranges::MeshRanges;
 use crate::record;
 
-/// A running mesh.
+/// The status of a running mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshStatus {
     /// Its name.
     pub mesh: String,
-    /// The process that owns it.
+    /// The process id of the `leno up` that runs the mesh.
     pub owner: i32,
-    /// The control plane's process; `None` while it is down, or if no workload has a proxy.
+    /// The process id of the control plane; `None` while it is down, or if no workload has a proxy.
     pub controller: Option<i32>,
-    /// Whether a control plane is needed.
+    /// Whether the mesh needs a control plane.
     pub needs_controller: bool,
-    /// The address of DNS and the control plane.
+    /// The address of the DNS server and the control plane.
     pub gateway: IpAddr,
-    /// The namespace of the bridge.
+    /// The name of the bridge's network namespace.
     pub switch_netns: String,
     /// Whether the mesh has an uplink.
     pub uplink: bool,
@@ -37,11 +37,11 @@ pub struct MeshStatus {
     pub ranges: MeshRanges,
     /// Why the last edit of the files was rejected; `None` if it was applied.
     pub refused_edit: Option<String>,
-    /// The mistakes in the files that run anyway.
+    /// The mistakes in the files that do not prevent the mesh from running.
     pub mistakes: Vec<FileMistake>,
     /// The last edits of the files, the newest last.
     pub edits: Vec<FileEdit>,
-    /// The files that it follows, absolute; `-` for standard input.
+    /// The files that the mesh was started from, as absolute paths; `-` for standard input.
     pub files: Vec<PathBuf>,
     /// The wanted revision of proxy processes; each `leno upgrade --proxies` raises it.
     #[serde(default)]
@@ -77,24 +77,24 @@ pub struct InstanceStatus {
     pub namespace: String,
     /// Its workload.
     pub workload: String,
-    /// Its name, `web-0`.
+    /// Its name, such as `web-0`.
     pub name: String,
     /// Its addresses, IPv4 first.
     pub addresses: Vec<IpAddr>,
     /// Whether it has a proxy.
     pub meshed: bool,
-    /// What its inbound side does with plaintext.
+    /// What its proxy does with plaintext connections to it.
     pub mtls: MtlsMode,
     /// The backend that captures its traffic; `None` if it is not captured.
     pub capture: Option<String>,
-    /// Which of its datagrams its proxy carries; `None` if they bypass it.
+    /// Which of its datagrams its proxy carries; `None` if none.
     #[serde(default)]
     pub datagrams: Option<String>,
-    /// The phase that it is in.
+    /// Which phase it is in.
     pub phase: InstancePhase,
     /// Whether it takes traffic.
     pub ready: bool,
-    /// How often its application was restarted.
+    /// How many times its application was restarted.
     pub restarts: u32,
     /// The application's process, if it runs.
     pub pid: Option<i32>,
@@ -102,38 +102,39 @@ pub struct InstanceStatus {
     pub started_unix_ms: Option<i64>,
     /// The ports that it declares.
     pub ports: Vec<u16>,
-    /// Those of them that no process listened on when its application was last checked.
+    /// The ports of the instance on which no process listened when they were last checked.
     #[serde(default)]
     pub closed_ports: Vec<u16>,
-    /// Published addresses of this machine, each with the port of the instance.
+    /// Addresses of this machine at which ports are published, each with the instance's port.
     pub published: Vec<(SocketAddr, u16)>,
-    /// Why it takes no traffic, or last took none.
+    /// Why the application takes no traffic, or took none the last time.
     pub trouble: ApplicationTrouble,
-    /// The past and next runs of its schedule; `None` if it has no schedule.
+    /// The last and next runs of its schedule; `None` if it has no schedule.
     pub schedule: Option<Schedule>,
-    /// How often its proxy was restarted.
+    /// How many times its proxy was restarted.
     pub proxy_restarts: u32,
-    /// How its proxy last ended, `was ended by SIGKILL`.
+    /// How its proxy last ended, such as `was ended by SIGKILL`.
     #[serde(default)]
     pub proxy_ended: Option<String>,
     /// The process of its proxy, if it has one.
     #[serde(default)]
     pub proxy: Option<ProxyProcess>,
-    /// Why its next proxy does not serve it yet, while the present one does.
+    /// Why the next proxy process does not serve it yet, while the present one does.
     #[serde(default)]
     pub proxy_waits: Option<String>,
-    /// What a command needs in order to run like its application.
+    /// The surroundings of its application, which a command needs in order to run beside it.
     pub surroundings: ProcessSurroundings,
 }
 
 /// The process of an instance's proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyProcess {
-    /// The group whose node proxy serves it; `None` if it has a sidecar.
+    /// The group whose node proxy serves the instance; `None` if it has a sidecar.
     pub group: Option<String>,
-    /// The control group of its process.
+    /// The control group of the proxy's process.
     pub cgroup: PathBuf,
-    /// Its documents have it share a process, but it has one of its own while it is busy.
+    /// Whether the instance has its own node proxy process while it is busy, although its documents make it share
+    /// one.
     #[serde(default)]
     pub promoted: bool,
     /// The value of [`MeshStatus::proxy_revision`] when the process was first started.
@@ -142,7 +143,7 @@ pub struct ProxyProcess {
 }
 
 impl ProxyProcess {
-    /// Its description for `leno stat`.
+    /// This process as `leno stat` shows it.
     #[must_use]
     pub fn reported(&self) -> leno_observe::stat::ProxyProcess {
         use leno_observe::stat::ProxyProcess as Reported;
@@ -151,7 +152,7 @@ impl ProxyProcess {
             .map_or_else(Reported::sidecar, |group| Reported::of_group(group, self.promoted))
     }
 
-    /// The ids of its processes; empty while it is being restarted.
+    /// The ids of the processes in its control group; empty while the proxy is being restarted.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
         let processes = leno_supervise::Cgroup::at(self.cgroup.clone()).processes();
@@ -163,7 +164,7 @@ impl ProxyProcess {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InstancePhase {
-    /// Namespace, proxy and capture are being created, or the application does not listen yet.
+    /// The namespace, proxy and capture are being created, or the application does not listen yet.
     #[default]
     Starting,
     /// The application runs.
@@ -172,9 +173,9 @@ pub enum InstancePhase {
     Waiting,
     /// The application was asked to end.
     Stopping,
-    /// It could not be set up.
+    /// The instance could not be set up.
     Failed,
-    /// It waits for the next run of its schedule.
+    /// The instance waits for the next run of its schedule.
     Scheduled,
     /// The application exited with 0 and is not restarted.
     Completed,
@@ -182,14 +183,14 @@ pub enum InstancePhase {
     Ended,
 }
 
-/// What is wrong with an application, as recorded by `leno up`.
+/// What is wrong with an application, as `leno up` has recorded it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplicationTrouble {
-    /// Why it takes no traffic although it runs: `not ready: GET / on port 80 answers 503`.
+    /// Why it takes no traffic although it runs, such as `not ready: GET / on port 80 answers 503`.
     pub reason: Option<String>,
-    /// How it last ended, `exited with 3`.
+    /// How it last ended, such as `exited with 3`.
     pub ended: Option<String>,
-    /// How many times in a row it ended like that.
+    /// How many times in a row it has ended in this way.
     pub times: u32,
     /// When it is restarted, in milliseconds since 1970; `None` while it runs.
     pub next_try_unix_ms: Option<i64>,
@@ -197,7 +198,7 @@ pub struct ApplicationTrouble {
     pub last_line: String,
 }
 
-/// The runs of a workload that has a schedule.
+/// The state of a workload's schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     /// How many runs are under way.
@@ -221,22 +222,22 @@ pub struct ScheduledRun {
     pub ended_unix_ms: i64,
     /// Whether it exited with 0.
     pub succeeded: bool,
-    /// How it ended, `exited with 3`.
+    /// How it ended, such as `exited with 3`.
     pub how: String,
     /// The last line that it printed, if it has failed.
     pub last_line: String,
 }
 
-/// The isolation and environment of an instance's processes.
+/// The surroundings of an instance's processes: their isolation, user and environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSurroundings {
     /// The network namespace.
     pub netns: String,
     /// The application's control group.
     pub cgroup: PathBuf,
-    /// Groups of other hierarchies that limit it.
+    /// Control groups of other hierarchies that limit the application.
     pub limits: Vec<PathBuf>,
-    /// Its root file system, if it has one of its own.
+    /// The directory that is its root file system; `None` if it uses this machine's.
     pub root: Option<PathBuf>,
     /// Files that are mounted over the system's: source and mount point.
     pub files: Vec<(PathBuf, PathBuf)>,
@@ -251,13 +252,13 @@ pub struct ProcessSurroundings {
 }
 
 impl Schedule {
-    /// Records that a run has begun.
+    /// Records that a run of the schedule has begun.
     pub(crate) fn begins(&mut self, at_unix_ms: i64) {
         self.running += 1;
         self.started_unix_ms = Some(at_unix_ms);
     }
 
-    /// Records that a run has ended; `None` if the mesh has ended it.
+    /// Records that a run of the schedule has ended; `None` if the mesh has ended it.
     pub(crate) fn ended(&mut self, run: Option<ScheduledRun>) {
         self.running -= 1;
         self.last = run.or(self.last.take());
@@ -271,7 +272,7 @@ impl InstancePhase {
         matches!(self, Self::Completed | Self::Scheduled)
     }
 
-    /// The name in tables.
+    /// The name of the phase in tables.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -288,13 +289,13 @@ impl InstancePhase {
 }
 
 impl InstanceStatus {
-    /// Whether there is nothing more to wait for: it takes traffic, has completed, or has a schedule.
+    /// Whether there is nothing more to wait for: the instance takes traffic, has completed, or has a schedule.
     #[must_use]
     pub fn settled(&self) -> bool {
         self.ready || self.phase.is_settled()
     }
 
-    /// The instance in a report of figures. One that takes no traffic on purpose counts as ready.
+    /// The instance as `leno stat` shows it. An instance that takes no traffic on purpose counts as ready.
     #[must_use]
     pub fn reported(&self) -> StatInstance {
         StatInstance {
@@ -307,7 +308,7 @@ impl InstanceStatus {
         }
     }
 
-    /// Whether the last run of its schedule has failed.
+    /// Whether the last run of the instance's schedule has failed.
     #[must_use]
     pub fn has_failed_run(&self) -> bool {
         let last = self.schedule.as_ref().and_then(|schedule| schedule.last.as_ref());
@@ -319,7 +320,7 @@ impl MeshStatus {
     /// The status of the running mesh of this layout.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] when no process owns it.
+    /// [`Error::NotRunning`] when no process runs the mesh.
     pub fn read(layout: &Layout) -> Result<Self> {
         let not_running = || Error::NotRunning {
             mesh: layout.mesh().to_owned(),
@@ -344,7 +345,7 @@ impl MeshStatus {
         })
     }
 
-    /// Whether there are instances and all of them take traffic.
+    /// Whether the mesh has instances and all of them take traffic.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         !self.instances.is_empty() && self.instances.iter().all(|instance| instance.ready)
@@ -353,7 +354,7 @@ impl MeshStatus {
     /// Replaces the status on disk.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn write(&self, layout: &Layout) -> Result<()> {
         let text = serde_json::to_vec_pretty(self).expect("a status has only text keys");
         // The environment of applications may contain secrets.
@@ -376,10 +377,11 @@ impl MeshStatus {
         })
     }
 
-    /// The instances of the workload `wanted`, or the instance `wanted`; all instances without it.
+    /// The instances that a user means: those of the workload `wanted`, or the instance `wanted`; all instances if
+    /// there is no `wanted`.
     ///
     /// # Errors
-    /// Those of [`find`](Self::find) and [`has_namespace`](Self::has_namespace).
+    /// The errors of [`find`](Self::find) and [`has_namespace`](Self::has_namespace).
     pub fn meant(
         &self,
         namespace: Option<&str>,
@@ -401,9 +403,9 @@ impl MeshStatus {
         Ok(self.instances.iter().filter(same).collect())
     }
 
-    /// The first instance of the workload `wanted`, else the instance `wanted`. `shop/web` includes the namespace. A
-    /// workload takes precedence because policies and services refer to workloads: if a workload is named `web-0`, that
-    /// name does not mean the first instance of `web`.
+    /// The first instance of the workload `wanted`, else the instance `wanted`. `shop/web` includes the namespace.
+    /// A workload takes precedence because policies and services refer to workloads: if a workload is named
+    /// `web-0`, that name means this workload and not the first instance of `web`.
     ///
     /// # Errors
     /// [`Error::NoWorkload`], which lists the existing ones; [`Error::Refused`] if the name exists in several

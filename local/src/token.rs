@@ -19,7 +19,7 @@ pub struct MeshTokens {
 }
 
 impl MeshTokens {
-    /// Prepares the store, which the control plane reads.
+    /// Prepares the store of tokens, which the control plane reads.
     ///
     /// # Errors
     /// When its directory cannot be created.
@@ -34,11 +34,11 @@ impl MeshTokens {
         &self.trust_domain
     }
 
-    /// Gives an instance a new token, which invalidates the earlier one, and writes it to these files, one for each
+    /// Gives an instance a new token, which invalidates the earlier one. Writes it to these files, one for each
     /// process that serves the instance.
     ///
     /// # Errors
-    /// When it cannot be granted or written.
+    /// When the token cannot be created or written.
     pub fn issue_at(&self, instance: &PlannedInstance, paths: &[PathBuf]) -> Result<()> {
         let name = &instance.name;
         let account = &instance.launch.service_account;
@@ -50,7 +50,7 @@ impl MeshTokens {
             chown(path, Some(ports::PROXY_UID), Some(ports::PROXY_UID))
                 .attempt(|| format!("cannot give {} to the proxy", path.display()))
         };
-        // The earlier token is invalid by now, so the other files are written even if one cannot be.
+        // The earlier token is already invalid, so the remaining files are written even if one cannot be.
         let written: Vec<Result<()>> = paths.iter().map(write).collect();
         written.into_iter().collect()
     }
@@ -58,7 +58,7 @@ impl MeshTokens {
     /// Revokes the token of an instance.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// When the token cannot be removed.
     pub fn revoke(&self, instance: &InstanceName) -> Result<()> {
         self.store.revoke(instance).map_err(refused)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! `leno up`: makes a plan run, follows edits of its files, and removes everything at the end.
+//! `leno up`: runs a mesh as planned, follows edits of its files, and removes everything at the end.
 
 mod documents;
 mod edit;
@@ -36,27 +36,27 @@ use foundation::InstanceContext;
 use mesh_lifecycle::MeshLifecycle;
 use signals::Signals;
 
-/// Changes of instances that wait to be processed. If the queue is full, the instances wait.
+/// Most reports of instances that wait to be processed. When the queue is full, instances wait.
 const QUEUE: usize = 256;
-/// How long tasks that still print may take after the mesh has ended.
+/// How long tasks that still print output may take after the mesh has ended.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// The options of `leno up`. For mode, sharing, capture, mTLS and egress, documents may choose otherwise.
+/// The options of `leno up`. Documents can override mode, sharing, capture, mTLS and egress for their workloads.
 #[derive(Clone, Debug)]
 pub struct UpOptions {
     /// The documents: files, directories or `-`.
     pub files: Vec<PathBuf>,
     /// The name of the mesh.
     pub mesh: String,
-    /// Where proxies run.
+    /// Whether proxies are sidecars or node proxies.
     pub mode: ProxyMode,
     /// Which instances share a proxy's process, in node mode.
     pub share: ProcessSharing,
-    /// In node mode, when a busy instance gets a process of its own.
+    /// In node mode, when a busy instance gets its own proxy process.
     pub promotion: PromotionRules,
-    /// In node mode, most new connections a second of an instance, and of each client of it; 0: as many as come.
+    /// In node mode, most new connections a second to an instance and from each of its clients; 0 for no limit.
     pub connection_rate: u32,
-    /// In node mode, whether instances of one process talk to each other in memory.
+    /// In node mode, whether requests between instances of one process are passed within its memory.
     pub one_pass: bool,
     /// How traffic is captured.
     pub capture: CaptureChoice,
@@ -64,25 +64,25 @@ pub struct UpOptions {
     pub flows: leno_flows::LedgerSettings,
     /// Whether servers accept plaintext.
     pub mtls: MtlsMode,
-    /// Whether workloads may call addresses and names that the mesh does not know.
+    /// Whether workloads may call addresses and names outside of the mesh that it has no document for.
     pub egress: Egress,
-    /// Whether workloads reach addresses outside of the machine.
+    /// Whether workloads can reach addresses outside of the machine.
     pub uplink: bool,
-    /// The ranges that the addresses of workloads and services are from, as far as the user has chosen them.
+    /// The address ranges of workloads and of services, if the user has chosen them.
     pub ranges: RequestedRanges,
-    /// The resolvers for names outside of the mesh; if empty, those of the host.
+    /// The resolvers for names outside of the mesh; if empty, the host's resolvers are used.
     pub resolvers: Vec<SocketAddr>,
-    /// How long certificates hold.
+    /// How long a certificate is valid.
     pub cert_lifetime: Duration,
-    /// The directory with the issuer of certificates; without it the mesh makes a root.
+    /// The directory with the issuer of certificates; `None` if the mesh creates its own root.
     pub issuer: Option<PathBuf>,
-    /// The SPIFFE Workload API that issues the proxies' certificates; without it the control plane does.
+    /// The SPIFFE Workload API that issues the proxies' certificates; `None` if the control plane issues them.
     pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     /// Other trust domains whose workloads are accepted as clients, in the form of the control plane's option.
     pub federate: Vec<String>,
     /// How long applications may take to end.
     pub grace: Duration,
-    /// Files of variables for all applications.
+    /// Files of variables that all applications get.
     pub env_files: Vec<PathBuf>,
     /// How long a response may take to begin if no policy sets a bound; zero for no bound.
     pub response_wait: Duration,
@@ -90,31 +90,31 @@ pub struct UpOptions {
     pub handover_timeout: Duration,
     /// Whether documents with errors that `leno analyze` finds are refused.
     pub refuse_errors: bool,
-    /// How lines are shown.
+    /// How lines are shown on the terminal.
     pub style: LineStyle,
-    /// What proxies and the control plane log.
+    /// The log filter of proxies and of the control plane.
     pub log: String,
-    /// The access log of proxies, in the form of the proxy's option.
+    /// Which requests the access log contains, in the form of the proxy's option.
     pub access_log: String,
-    /// The file for the access log; without it, its lines are among the others.
+    /// The file for the access log; `None` if its lines are printed among the others.
     pub access_log_file: Option<PathBuf>,
-    /// Which requests are traced and where their spans go, in the form of the proxy's option.
+    /// Which requests get spans and where the spans are sent, in the form of the proxy's option.
     pub traces: Option<String>,
-    /// The meshes under whose names proxies serve metrics too, in the form of the proxy's option.
+    /// The meshes whose metric names proxies serve in addition to their own, in the form of the proxy's option.
     pub metrics_compat: String,
     /// Whether taps may show bodies.
     pub tap_bodies: bool,
-    /// Which cryptography TLS uses, in the form of the proxy's and the control plane's option.
+    /// The cryptography profile of TLS, in the form of the proxy's and the control plane's option.
     pub tls_profile: String,
-    /// Who of the network gets metrics of proxies; without any, everyone does.
+    /// The addresses of the network that may request the proxies' metrics; all may if this is empty.
     pub scrape_from: Vec<Cidr>,
 }
 
-/// Runs a mesh until a signal ends it. Everything runs on the calling thread, which must be the
-/// one that lives longest, because the kernel ends the children of a thread that has ended.
+/// Runs a mesh until a signal ends it. Everything runs on the calling thread. This must be the thread that lives
+/// longest, because the kernel kills child processes when the thread that started them ends.
 ///
 /// # Errors
-/// When the documents are refused, the mesh runs already, or something cannot be made or removed.
+/// When the documents are rejected, when the mesh runs already, or when something cannot be created or removed.
 pub fn up(options: &UpOptions) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NeedsRoot);
@@ -125,7 +125,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
     let (output, writer) = LineOutput::start(options.style);
     let (access_log, access_writer) = access_log(options, &output)?.unzip();
     let ended = tokio::task::LocalSet::new().block_on(&runtime, run(options, output, access_log));
-    // Tasks that still print hold an output; they end with the runtime.
+    // Tasks that still print hold a clone of the output. They end with the runtime.
     runtime.shutdown_timeout(LAST_LINES);
     writer.finish();
     if let Some(writer) = access_writer {
@@ -134,7 +134,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
     ended
 }
 
-/// The file of the access log, appended to, where one is wanted.
+/// Opens the file of the access log for appending, if the options name one.
 fn access_log(
     options: &UpOptions,
     output: &LineOutput,
@@ -151,7 +151,7 @@ async fn run(
     access_log: Option<LineOutput>,
 ) -> Result<()> {
     let layout = Layout::new(&options.mesh)?;
-    // Without an uplink the mesh has no routes of the machine, with which its ranges could overlap.
+    // Without an uplink the mesh does not use the machine's routes, so its ranges cannot overlap them.
     let routes = if options.uplink { MachineRoute::all() } else { Vec::new() };
     let (ranges, note) = MeshRanges::choose(options.ranges, &routes).map_err(Error::Refused)?;
     let defaults = PlanDefaults {
@@ -168,7 +168,7 @@ async fn run(
     let begun = Instant::now();
     let descriptors = DescriptorLimit::raise();
     let descriptors = descriptors.attempt(|| "cannot set the limit of descriptors".to_owned())?;
-    // Their state is recorded before they are read, so that no edit is missed.
+    // The state of the files is recorded before they are read, so that no edit is missed.
     let files = WatchedFiles::new(options.files.clone());
     let documents = documents::load(&options.files)?;
     let plan = documents::plan(options, &documents, defaults, &Plan::default())?;
@@ -185,7 +185,7 @@ async fn run(
     let foundation = match laid {
         Ok(foundation) => foundation,
         Err(error) => {
-            // The first error is the one to report. The next run removes what is left.
+            // The first error is reported. Anything that is not removed now is removed by the next run.
             let _ = record.remove_all();
             return Err(error);
         }
@@ -198,7 +198,7 @@ async fn run(
     let (mesh, zone) = foundation.mesh(options, layout, record, given);
     let mut up = MeshLifecycle::new(options, (mesh, zone), files, orders, (defaults, begun));
     let result = up.serve(plan, &documents, &mut signals, &mut received).await;
-    // What went wrong first is what to report.
+    // If both fail, the first error is reported.
     let ended = up.end(&mut signals, &mut received).await;
     result.and(ended)
 }

@@ -8,11 +8,11 @@
 //!  └────────────────────────────────┘        └───────────────────────────────────────────┘
 //! ```
 //!
-//! Outside of the mesh's own namespaces it creates that interface and one nftables table of the same name, and enables
-//! `net.ipv4.ip_forward` if it is off. All of it is undone at the end. Forwarding, and the settings that the kernel
-//! changes with it, are restored by the last mesh that needs them. IPv6 is only routed out if the machine forwards it
-//! already. If it were enabled, the kernel would ignore the router advertisements that the machine's own address may
-//! depend on.
+//! In the namespace in which leno was started, the uplink adds only that interface and one nftables table of the
+//! same name, and enables `net.ipv4.ip_forward` if it is off. All of it is undone at the end. Forwarding, and the
+//! settings that the kernel changes with it, are restored by the last mesh that needs them. IPv6 is only routed
+//! out if the machine forwards it already. If IPv6 forwarding were enabled, the kernel would ignore the router
+//! advertisements that the machine's own address may depend on.
 
 mod forwarding;
 mod home_namespace;
@@ -39,34 +39,34 @@ use crate::record::{self, MeshRecord, MeshResource};
 use forwarding::ForwardingBefore;
 use home_namespace::HomeNamespace;
 
-/// The prefix of the names of the interface and the table on the machine; eight hexadecimal digits follow.
+/// The prefix of the names of the interface and the table where leno was started; eight hexadecimal digits follow.
 const PREFIX: &str = "leno-";
 /// The interface's name in the namespace of the switch.
 const INTERFACE: &str = "uplink";
-/// The range of the pairs' addresses: link-local (RFC 3927), so no route of the machine leads there.
+/// The range of the pairs' IPv4 addresses. It is link-local (RFC 3927), so no route of the machine leads there.
 const RANGE: Ipv4Addr = Ipv4Addr::new(169, 254, 96, 0);
-/// The same for IPv6 (RFC 4193).
+/// The range of the pairs' IPv6 addresses (RFC 4193).
 const RANGE_V6: Ipv6Addr = Ipv6Addr::new(0xfd89, 0x7570, 0x6c69, 0x6e6b, 0, 0, 0, 0);
-/// The number of pairs, of four addresses each, in a /20.
+/// How many pairs of addresses the range has: it is a /20, and each pair takes four addresses.
 const PAIRS: u32 = 1024;
 /// The prefix lengths of a pair, IPv4 and IPv6.
 const PREFIXES: (u8, u8) = (30, 126);
 
-/// An uplink, as it is recorded.
+/// An uplink, as it is in the record of a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
     /// The name of the interface and of the table in the namespace in which leno was started.
     name: String,
     /// The namespace in which leno was started.
     home: HomeNamespace,
-    /// The settings that the first mesh found before it enabled forwarding; the last mesh restores them.
+    /// The settings before the first mesh enabled forwarding. The last mesh restores them.
     before: Option<ForwardingBefore>,
 }
 
 /// The result of creating an uplink.
 #[derive(Debug)]
 pub struct UplinkState {
-    /// Whether IPv6 is routed out, too.
+    /// Whether IPv6 is routed out as well.
     pub ipv6: bool,
     /// Notes for the operator, one per line.
     pub notes: Vec<String>,
@@ -83,9 +83,9 @@ impl Uplink {
 /// The addresses of the two ends of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LinkEnds {
-    /// In the namespace in which leno was started.
+    /// The addresses of the end in the namespace in which leno was started.
     near: (Ipv4Addr, Option<Ipv6Addr>),
-    /// In the namespace of the switch.
+    /// The addresses of the end in the bridge's namespace.
     far: (Ipv4Addr, Option<Ipv6Addr>),
 }
 
@@ -101,8 +101,8 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut MeshRecord) -> Resul
     let opened = rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into());
     let (connection, near, _) = opened?;
     let connection = tokio::spawn(connection);
-    // An existing interface or table does not belong to this mesh, whose record has no uplink any more: two containers
-    // may share a network but not their files. It must not be recorded if this fails.
+    // If the interface or table exists, it must not be recorded, because it belongs to another mesh. Two
+    // containers may share a network but not their files, and each may run a mesh of this name.
     let tables = machine::tables().await?;
     if tables.contains(&name) || link_index(&near, &name).await.is_ok() {
         return Err(taken(mesh, &name));
@@ -129,7 +129,7 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut MeshRecord) -> Resul
     Ok(UplinkState { ipv6, notes })
 }
 
-/// The settings that another mesh found before it enabled forwarding, so that the mesh that ends last has them.
+/// The settings that another mesh found before it enabled forwarding. This mesh needs them, in case it ends last.
 fn inherited(
     name: &str,
     home: HomeNamespace,
@@ -165,12 +165,12 @@ pub fn remove(uplink: &Uplink) -> Result<()> {
     uplink.home.within(work).map(|_found| ())
 }
 
-/// Restores forwarding, then removes the table. The table is created last, so without it this mesh has not changed
-/// forwarding.
+/// Restores forwarding, then removes the table. The table is created after everything else, so if it is missing,
+/// this mesh has not changed forwarding.
 async fn close(uplink: &Uplink) -> Result<()> {
     let tables = match machine::tables().await {
         Ok(tables) => tables,
-        // `nft` existed when the table was created, if it was created at all.
+        // If `nft` is missing now, the table was probably never created, because `nft` creates it.
         Err(error) if machine::is_missing(&error) => {
             tracing::warn!(table = uplink.name, "{}", error.chain());
             return Ok(());
@@ -180,8 +180,8 @@ async fn close(uplink: &Uplink) -> Result<()> {
     if !tables.contains(&uplink.name) {
         return Ok(());
     }
-    // Meshes create and remove tables under a lock, but not records, so the tables show which other meshes use
-    // forwarding.
+    // Each mesh creates and removes its table under a lock, but not its record. So the tables show which other
+    // meshes use forwarding.
     let is_last = !tables.iter().any(|table| *table != uplink.name && is_ours(table));
     if is_last && let Some(before) = &uplink.before {
         before.restore()?;
@@ -189,33 +189,33 @@ async fn close(uplink: &Uplink) -> Result<()> {
     machine::nft(None, &format!("delete table inet {}\n", uplink.name)).await
 }
 
-/// A lock, so that meshes take turns in choosing free addresses and in determining the last one. Released when it is
-/// dropped, and with the process.
+/// Takes a lock under which meshes choose free addresses and determine which one is the last. The lock is released
+/// when the file is dropped, also when the process ends.
 fn turn() -> Result<Flock<File>> {
     let what = || format!("cannot lock {}", layout::ROOT);
     let file = File::open(layout::ROOT).attempt(what)?;
-    // The process that holds the lock releases it after a few commands, which have time limits.
+    // The process that holds the lock releases it after a few commands, which have a time limit.
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).attempt(what)
 }
 
-/// The name of a mesh's interface. Interface names have at most 15 characters, and those of meshes may be longer. The
-/// same mesh always has the same name, so that a firewall can refer to it.
+/// The name of a mesh's interface and table. An interface name has at most 15 characters, so the name of a mesh
+/// may not fit. The result is always the same for a mesh, so that firewall rules can refer to it.
 fn name_of(mesh: &str) -> String {
     format!("{PREFIX}{:08x}", digest(mesh))
 }
 
-/// Whether a table has a name of [`name_of`].
+/// Whether a table has a name of the form that [`name_of`] makes.
 fn is_ours(table: &str) -> bool {
     let digits = table.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
-/// FNV-1a.
+/// The FNV-1a hash.
 fn digest(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Creates the links, their addresses and the routes.
+/// Creates the links, their addresses and the routes of an uplink.
 async fn lay(
     switch: &Switch,
     near: &Handle,
@@ -262,7 +262,7 @@ async fn lay(
     Ok(ends)
 }
 
-/// The IPv4 addresses of a namespace.
+/// The IPv4 addresses in a namespace.
 async fn addresses(netlink: &Handle) -> Result<Vec<Ipv4Addr>> {
     let mut found = Vec::new();
     let mut all = Box::pin(netlink.address().get().execute());
@@ -288,9 +288,10 @@ async fn unlink(name: &str) -> Result<()> {
     }
 }
 
-/// Instances leave the mesh with one common address, because the machine has no route to their own ones, which all
-/// meshes share. Packets between instances pass here, too. They are excluded from connection tracking, which would cost
-/// time for each packet and could fill its table.
+/// The rules inside the mesh. Instances leave the mesh with one common address, because the machine has no route
+/// to their own addresses, which other meshes use as well. Packets between instances pass through these rules,
+/// too. They are excluded from connection tracking, which would take time for each packet and could fill its
+/// table.
 fn inside_rules(subnet: &Subnet) -> String {
     let all = subnet.addresses(0);
     let within = |direction: &str| {
@@ -323,7 +324,8 @@ fn inside_rules(subnet: &Subnet) -> String {
     )
 }
 
-/// Outgoing traffic gets the machine's own addresses; nothing else may come in.
+/// The rules where leno was started. Outgoing traffic gets the machine's own addresses, and new connections from
+/// outside are dropped.
 fn outside_rules(name: &str, ends: &LinkEnds) -> String {
     let (v4, v6) = ends.far;
     let v6 = v6.map(|v6| format!("    oifname != \"{name}\" ip6 saddr {v6} masquerade\n"));
@@ -352,7 +354,7 @@ fn refused_by(chain: &str, name: &str) -> String {
 }
 
 impl LinkEnds {
-    /// The first pair, from `start` on, whose addresses are not `taken`.
+    /// The first pair, from number `start` on, whose addresses are not `taken`.
     fn free(start: u32, taken: &BTreeSet<u32>, ipv6: bool) -> Option<Self> {
         let free = |pair: &u32| {
             let first = u32::from(RANGE) + pair * 4;

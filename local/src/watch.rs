@@ -13,38 +13,39 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use self::moves::Moves;
 
-/// How often the files are examined. Some editors replace a file, some write in place, and some
-/// file systems report neither, so only polling always works; it costs one system call a file.
+/// How often the files are examined. Some editors replace a file, others write in place, and some file systems
+/// report neither, so only polling always works. It costs one system call for each file.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How long the files must stay unchanged after a change: an editor that writes in place is done within a few
-/// milliseconds, a program that generates a file within a few hundred. If a slower program has written only a part,
-/// that part may be a valid but smaller mesh, and all other workloads would be ended.
+/// How long the files must stay unchanged after a change. An editor that writes in place finishes within a few
+/// milliseconds, a program that generates a file within a few hundred. If a slower program has written only a
+/// part, that part may be valid, and all workloads that it lacks would be ended.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Files that never stop changing are read after this time.
+/// How long to wait at most for files that keep changing.
 const MAX_SETTLE: Duration = Duration::from_secs(5);
 
-/// The same two times for files that were moved into place: each is complete, but others of the same edit may follow.
+/// [`SETTLE`] and [`MAX_SETTLE`] for files that were moved into place. Each is complete, but other files of the
+/// same edit may follow.
 const MOVED_SETTLE: Duration = Duration::from_millis(100);
 const MAX_MOVED_SETTLE: Duration = Duration::from_millis(200);
 
-/// Most documents of a directory that are examined. Changes of others are read with the next edit.
+/// Most documents of a directory that are examined. Changes of further ones are only read with the next edit.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Some files, and how they looked last.
+/// Files to watch, with their last state.
 #[derive(Debug)]
 pub struct WatchedFiles {
     paths: Vec<PathBuf>,
     seen: BTreeMap<PathBuf, FileVersion>,
-    /// `None` where the kernel does not report moves.
+    /// `None` if the kernel does not report moves of files.
     moves: Option<Moves>,
-    /// An edit that has not been reported.
+    /// The edit in progress, which has not been reported.
     edit: Option<WatchedEdit>,
     looks: Interval,
 }
 
-/// When the first and the last change of an edit were seen, and whether each was a file that was moved into place.
+/// When the first and the last change of an edit were seen, and whether every changed file was moved into place.
 #[derive(Clone, Copy, Debug)]
 struct WatchedEdit {
     first: Instant,
@@ -60,12 +61,13 @@ impl WatchedEdit {
     }
 }
 
-/// What changes with every edit: device, inode, size and modification time in nanoseconds.
+/// The version of a file, which changes with every edit: device, inode, size, and modification time in seconds and
+/// nanoseconds.
 type FileVersion = (u64, u64, u64, i64, i64);
 
 impl WatchedFiles {
-    /// These files and directories, as they look now. Standard input is read once, so with it
-    /// among them nothing is ever an edit. Needs a runtime.
+    /// Watches these files and directories for changes from their present state. If standard input is among them,
+    /// no edit is ever reported, because standard input can be read only once. Must be called inside a runtime.
     #[must_use]
     pub fn new(mut paths: Vec<PathBuf>) -> Self {
         if paths.iter().any(|path| path == Path::new(leno_resources::STDIN)) {
@@ -80,7 +82,8 @@ impl WatchedFiles {
         Self { paths, seen, moves, edit: None, looks }
     }
 
-    /// Returns when a file has changed and the files then stayed unchanged, or changed for too long. Cancel safe.
+    /// Returns when a file has changed and the files have then stayed unchanged, or have kept changing for too
+    /// long. Cancel safe: no edit is lost if the future is dropped.
     pub async fn edited(&mut self) {
         loop {
             self.looks.tick().await;
@@ -97,7 +100,8 @@ impl WatchedFiles {
         }
     }
 
-    /// `None` if no file has changed since the last call; else whether every changed file was moved into place.
+    /// Whether a file has changed since the last call. `None` if none has, else whether every changed file was
+    /// moved into place.
     fn changed(&mut self) -> Option<bool> {
         let now = look(&self.paths);
         let before = std::mem::replace(&mut self.seen, now);
@@ -115,7 +119,7 @@ impl WatchedFiles {
 fn look(paths: &[PathBuf]) -> BTreeMap<PathBuf, FileVersion> {
     let mut all = paths.to_vec();
     for directory in paths.iter().filter(|path| path.is_dir()) {
-        // A database or a log beside the documents changes all the time and is no edit.
+        // Other files, such as a database or a log beside the documents, may change all the time.
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         let documents = entries.map(|entry| entry.path()).filter(|path| is_document(path));
         all.extend(documents.take(MAX_ENTRIES));
@@ -123,7 +127,7 @@ fn look(paths: &[PathBuf]) -> BTreeMap<PathBuf, FileVersion> {
     let one = |path: &Path| {
         let m = fs::metadata(path).ok()?;
         if m.is_dir() {
-            // Its own times change with every file in it.
+            // A directory's modification time is left out, because it changes with every file in it.
             return Some((m.dev(), m.ino(), 0, 0, 0));
         }
         Some((m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()))
@@ -156,7 +160,7 @@ mod tests {
         fs::write(&path, "a").unwrap();
         let mut files = WatchedFiles::new(vec![path.clone()]);
         fs::write(&path, "ab").unwrap();
-        // Long enough to see the change, too short to see that it stays.
+        // This is long enough to see the change, but too short for the files to count as unchanged again.
         for _ in 0..3 {
             let given_up = tokio::time::timeout(SETTLE / 4, files.edited()).await;
             assert!(given_up.is_err());
@@ -232,7 +236,7 @@ mod tests {
                 done = tokio::time::timeout(MAX_MOVED_SETTLE * 2 * 5, taken) => assert!(done.is_ok()),
                 () = restless => {}
             }
-            // One that is written in place again is waited for.
+            // If a file that was moved is then written in place, the longer wait applies.
             fs::write(&path, "in place").unwrap();
             assert!(tokio::time::timeout(SETTLE, files.edited()).await.is_err());
             files.edited().await;
@@ -248,7 +252,7 @@ mod tests {
         fs::write(&draft, "ab").unwrap();
         fs::rename(&draft, &path).unwrap();
         files.edited().await;
-        // As a write through a memory mapping: the file looks other, and the kernel has reported no write.
+        // A write through a memory mapping looks like this: the file has changed, but the kernel has reported no write.
         let file = fs::File::options().append(true).open(&path).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         let early = tokio::time::timeout(SETTLE, files.edited()).await;

@@ -1,22 +1,22 @@
-//! The time zones of this machine.
+//! Reads the time zones of this machine.
 
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::jiff::tz::TimeZone;
 
-/// Where machines have the rules of time zones; `TZDIR` names another place.
+/// The directory where machines have the rules of time zones; `TZDIR` overrides it.
 const PLACE: &str = "/usr/share/zoneinfo";
-/// The zone of the machine itself.
+/// The file with the time zone of the machine itself.
 const OWN: &str = "/etc/localtime";
 
-/// The zone of this name; without one, that of the machine.
+/// The time zone with this name; without a name, the machine's.
 ///
 /// # Errors
-/// Why the machine does not have it, and what to do.
+/// Why the machine does not have the zone, and what to do.
 pub fn named(name: Option<&str>) -> Result<TimeZone, String> {
     match name {
         None => Ok(own()),
-        // Every machine has it, also one without the rules of others.
+        // This zone needs no file, so it works even on a machine without time zone rules.
         Some("UTC") => Ok(TimeZone::UTC),
         Some(name) => {
             let place = place();
@@ -33,13 +33,13 @@ pub fn named(name: Option<&str>) -> Result<TimeZone, String> {
     }
 }
 
-/// The zone of `TZ`, else of the machine, else UTC, as the C library has it.
+/// The zone in `TZ`, else that of the machine, else UTC. The C library has the same order.
 fn own() -> TimeZone {
     let variable = std::env::var("TZ").unwrap_or_default();
     let wanted = variable.strip_prefix(':').unwrap_or(&variable);
     let path = match wanted {
         "" => PathBuf::from(OWN),
-        // An absolute path stands for itself.
+        // `join` returns an absolute path unchanged.
         wanted => place().join(wanted),
     };
     let posix = || TimeZone::posix(wanted).ok();

@@ -92,7 +92,7 @@ func run(grpcAddress, httpAddress, path string) error {
 	if err != nil {
 		return err
 	}
-	// Both are one server, as long as their configuration is one.
+ // Both receivers are one server, as long as their configurations are equal.
 	for _, taker := range []component.Component{spanReceiver, recordReceiver} {
 		if err := taker.Start(ctx, componenttest.NewNopHost()); err != nil {
 			return err

@@ -61,7 +61,7 @@ async fn main() -> Result<()> {
     }
 }
 
-/// An identity, and the roots that verify others.
+/// An identity, and the roots with which the identities of others are verified.
 struct Files {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -85,13 +85,14 @@ impl Files {
 
 /// Whether a certificate has this SPIFFE ID. The ID is contained in it literally.
 fn is_of(certificate: &CertificateDer<'_>, id: &str) -> bool {
-    // The identifier must be the whole name, so its tag (context-specific 6) and its length must precede it.
+    // The ID must be the whole name in the certificate, so the tag of such a name (context-specific 6) and its
+    // length must come directly before it.
     let Ok(length) = u8::try_from(id.len()) else { return false };
     let name = [&[0x86, length], id.as_bytes()].concat();
     certificate.windows(name.len()).any(|window| window == name)
 }
 
-/// Verifies the chain like that of any server, and the SPIFFE ID in place of a name.
+/// Verifies the chain like that of any server, and the SPIFFE ID instead of a name.
 #[derive(Debug)]
 struct OfId {
     chain: Arc<WebPkiServerVerifier>,
@@ -109,7 +110,7 @@ impl ServerCertVerifier for OfId {
     ) -> Result<ServerCertVerified, rustls::Error> {
         use CertificateError::NotValidForNameContext;
         use CertificateError::{ApplicationVerificationFailure, NotValidForName};
-        // The name is checked once the chain is verified.
+        // The chain is verified before the name, so this result means that the chain is valid.
         match self.chain.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
             Ok(_)
             | Err(rustls::Error::InvalidCertificate(
@@ -258,7 +259,7 @@ async fn take(files: &Files, listen: SocketAddr, ids: Vec<String>) -> Result<()>
     }
 }
 
-/// Serves the CONNECTs of one connection. The number is for the log.
+/// Serves the CONNECT requests of one connection. `number` is for the log.
 async fn connection(
     acceptor: tokio_rustls::TlsAcceptor,
     tcp: TcpStream,

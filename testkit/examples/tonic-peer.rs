@@ -31,9 +31,9 @@ use tower_service::Service;
 const LIMIT: Duration = Duration::from_secs(30);
 /// A deadline that is shorter than the call.
 const SHORT: Duration = Duration::from_millis(300);
-/// Most messages of a stream that wait for their reader.
+/// Most messages of a stream that wait to be read.
 const WAITING: usize = 4;
-/// Length of a large message, below tonic's limit of 4 MiB.
+/// The length of a large message. It is below tonic's limit of 4 MiB.
 const LARGE: usize = 3_000_000;
 
 #[tokio::main(flavor = "current_thread")]
@@ -93,7 +93,7 @@ impl Decoder for Raw {
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The server, with its name; the method in the path selects what it does.
+/// The server, with its name. The method in the path selects what it does.
 #[derive(Clone)]
 struct Echo(String);
 
@@ -126,7 +126,7 @@ impl Service<http::Request<Body>> for Echo {
 /// answers in a server named `late`.
 const ECHOED: [&str; 3] = ["/t.Peer/Echo", "/t.Peer/Unsteady", "/t.Peer/Late"];
 
-/// Number of the next call of `Unsteady`. Starts at 1, so that the first call fails.
+/// The number of the next call of `Unsteady`. It starts at 1, so that the first call fails.
 static CALLS: AtomicU32 = AtomicU32::new(1);
 
 struct Play(String);
@@ -300,7 +300,7 @@ async fn one(case: &str, channel: &Channel) -> Result<String> {
             let mut request = request(1);
             request.set_timeout(SHORT);
             let code = grpc.unary(request, path("Sleep")?, Raw).await.map_err(|it| it.code()).err();
-            // tonic's server returns Cancelled, other servers DeadlineExceeded.
+            // tonic's server returns Cancelled; other servers return DeadlineExceeded.
             format!("{}", matches!(code, Some(Code::Cancelled | Code::DeadlineExceeded)))
         }
         "left" => left(channel, path("Sleep")?, path("Echo")?).await?,
@@ -315,7 +315,7 @@ async fn one(case: &str, channel: &Channel) -> Result<String> {
     })
 }
 
-/// Makes a call that the client cancels, then one that finds the connection still usable.
+/// Makes a call that the client cancels, and then one that checks that the connection can still be used.
 async fn left(channel: &Channel, sleep: PathAndQuery, echo: PathAndQuery) -> Result<String> {
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     grpc.ready().await?;
@@ -326,7 +326,7 @@ async fn left(channel: &Channel, sleep: PathAndQuery, echo: PathAndQuery) -> Res
     Ok(format!("{left} {} bytes", answer.into_inner().len()))
 }
 
-/// Sends each message only after the answer to the one before has arrived.
+/// Sends each message only after the answer to the previous one has arrived.
 async fn both(grpc: &mut tonic::client::Grpc<Channel>, path: PathAndQuery) -> Result<String> {
     let (send, messages) = mpsc::channel(WAITING);
     send.send(message(1)).await?;

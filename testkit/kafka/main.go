@@ -74,7 +74,7 @@ func call(server, topic string, records int) error {
 	defer cancel()
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(server),
-		// The broker announces the address that it listens on, which is none that a client can dial.
+  // The broker announces the address on which it listens, to which a client cannot connect.
 		kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, server)
 		}),

@@ -28,7 +28,7 @@ func transport(version int64) *http.Transport {
 	}
 }
 
-// What became of all requests.
+// How requests ended, and how many of them in which way.
 type outcomes struct {
 	sync.Mutex
 	counts   map[string]int
@@ -115,7 +115,7 @@ func (c *client) get(within context.Context, leave func(), text string, length i
 	if c.oneIn(4) {
 		request.Header.Set("x-long", strings.Repeat("y", c.random.Intn(20_000)))
 	}
-	// An application that aborts such a response ends its connection after a response that was complete.
+ // If an application aborts such a response, the connection ends after a complete response.
 	if !aborted && c.oneIn(8) {
 		request.Method = "HEAD"
 	}
@@ -167,7 +167,7 @@ func (c *client) put(within context.Context, leave func(), text string, length i
 	}
 	var body io.Reader = bytes.NewReader(sent)
 	if c.oneIn(2) {
-		// Of unknown length.
+  // This hides the length of the body.
 		body = struct{ io.Reader }{body}
 	}
 	request := c.ask(within, "PUT", "/put", query, body)
@@ -175,7 +175,7 @@ func (c *client) put(within context.Context, leave func(), text string, length i
 		request.Header.Set("expect", "100-continue")
 	}
 	end := ""
-	// Go's server ends a connection of HTTP/2 on which a trailer comes after it has answered.
+ // Go's server ends an HTTP/2 connection if a trailer arrives after it has answered.
 	if !early && length > 0 && request.ContentLength <= 0 && c.oneIn(3) {
 		end = text
 		request.ContentLength = -1
@@ -195,7 +195,7 @@ func (c *client) put(within context.Context, leave func(), text string, length i
 	switch {
 	case leaves:
 		c.outcomes.count("left in the request")
-	// A client may write to a connection that the server has closed before it reads the answer.
+ // Before the client reads the answer, it may write to a connection that the server has closed.
 	case early && (err != nil || c.is(response, http.StatusForbidden, text)):
 		c.outcomes.count("answered early")
 	case err != nil || early || !c.is(response, http.StatusOK, text),
@@ -227,7 +227,7 @@ func (c *client) both(within context.Context, text string, length int) {
 	c.outcomes.count("both directions")
 }
 
-// Leaves while the server works.
+// Sends a request that takes long, and leaves while the server works on it.
 func (c *client) leave(within context.Context, leave func()) {
 	defer time.AfterFunc(time.Duration(1+c.random.Intn(50))*time.Millisecond, leave).Stop()
 	response, err := c.http.Do(c.ask(within, "GET", "/work", nil, nil))

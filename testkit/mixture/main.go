@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Clients of each version; each has connections of its own.
+// The number of clients of each version. Each has its own connections.
 const clients = 16
 
 func main() {
@@ -45,7 +45,7 @@ func number(text string) int64 {
 	return value
 }
 
-// Whether every request had its response, and the server's work for clients that left has ended.
+// Whether every request got its own response, and the server's work for clients that left has ended.
 func call(server string, seconds, seed int64) bool {
 	end := time.Now().Add(time.Duration(seconds) * time.Second)
 	outcomes := &outcomes{counts: map[string]int{}}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The work of a request to /work takes longer than any client waits for it.
+// How long the work of a request to /work takes: longer than any client waits.
 const work = 10 * time.Minute
 
 // The content that belongs to a text.
@@ -82,7 +82,8 @@ func get(response http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// Responds with the length, the sum and the trailer of the request's content, or before it has read any.
+// Responds with the length, the checksum and the trailer of the request's content, or responds before reading any
+// of it.
 func put(response http.ResponseWriter, request *http.Request) {
 	response.Header().Set("x-text", request.URL.Query().Get("text"))
 	if request.URL.Query().Has("early") {
@@ -96,10 +97,10 @@ func put(response http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// Sends back what it reads, while it reads.
+// Sends back the bytes that it reads, while it is still reading.
 func both(response http.ResponseWriter, request *http.Request) {
 	control := http.NewResponseController(response)
-	// Without it a response in HTTP/1 ends the request.
+ // Without this, a response in HTTP/1 ends the request.
 	_ = control.EnableFullDuplex()
 	response.WriteHeader(http.StatusOK)
 	buffer := make([]byte, 4096)

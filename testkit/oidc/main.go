@@ -30,7 +30,8 @@ func run(address, name, client, secret string) error {
 	select {}
 }
 
-// named is a listener whose address is the name that clients have for it: the mock derives its URLs from it.
+// named is a listener whose address is the name that clients use for it. The mock derives its URLs from this
+// address.
 type named struct {
 	net.Listener
 	name string

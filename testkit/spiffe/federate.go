@@ -21,10 +21,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// How often the bundle that is published is to be fetched.
+// How often clients should fetch the published bundle.
 const refresh = time.Second
 
-// Prints the bundle at an endpoint. `server` is empty, or an ID and the file of a bundle.
+// Prints the bundle from an endpoint. `server` is empty, or contains an ID and the file of a bundle.
 func fetch(ctx context.Context, domain, url string, server []string) error {
 	of, err := spiffeid.TrustDomainFromString(domain)
 	if err != nil {
@@ -57,7 +57,7 @@ func fetch(ctx context.Context, domain, url string, server []string) error {
 	return json.NewEncoder(os.Stdout).Encode(shown)
 }
 
-// The certificate and the bundle of one authority, as they are now.
+// The present certificate and bundle of an authority.
 type published struct {
 	issuer *issuer
 	id     spiffeid.ID
@@ -90,7 +90,7 @@ func (p published) GetBundleForTrustDomain(domain spiffeid.TrustDomain) (*spiffe
 	return bundle, nil
 }
 
-// Serves the bundle until it is told to end.
+// Serves the bundle until the context ends.
 func publish(ctx context.Context, text, file string) error {
 	id, err := spiffeid.FromString(text)
 	if err != nil {

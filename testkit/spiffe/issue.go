@@ -28,7 +28,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// One authority of a trust domain: roots, of which the one at `signing` signs an intermediate, which signs workloads.
+// The authority of a trust domain. It has roots; the root at index `signing` signs an intermediate certificate,
+// which signs those of workloads.
 type authority struct {
 	domain  spiffeid.TrustDomain
 	roots   []pair
@@ -50,15 +51,16 @@ type issuer struct {
 	lifetime    time.Duration
 }
 
-// The Workload API of one socket. SPIRE's agent finds out which process calls; here the socket says it.
+// The Workload API on one socket. SPIRE's agent finds out which process calls; here the socket determines the
+// identity.
 type server struct {
 	workload.UnimplementedSpiffeWorkloadAPIServer
 	issuer *issuer
 	id     spiffeid.ID
 }
 
-// Serves certificates of the identity ID at DIRECTORY/NAME.sock until it is told to end. With each SIGHUP the roots go one
-// step on: a second one is added; it signs; the first one is removed.
+// Serves certificates of the identity ID at DIRECTORY/NAME.sock until the context ends. Each SIGHUP takes the next
+// of these steps: a second root is added, the second root signs, the first root is removed.
 func issue(ctx context.Context, directory string, lifetime time.Duration, names []string) error {
 	one := &issuer{authorities: map[spiffeid.TrustDomain]*authority{}, changed: make(chan struct{}), lifetime: lifetime}
 	ended := make(chan error, len(names))
@@ -123,7 +125,7 @@ func (i *issuer) add(domain spiffeid.TrustDomain) error {
 	return one.sign(0)
 }
 
-// Has the root of this index sign from now on.
+// Makes the root with this index sign from now on.
 func (a *authority) sign(index int) (err error) {
 	a.signing = index
 	a.below, err = certify(a.domain.IDString(), a.roots[index], 12*time.Hour, true)
@@ -155,7 +157,8 @@ func (i *issuer) step() error {
 	return nil
 }
 
-// The certificate of an identity, the roots of all trust domains, and what tells that either has changed.
+// The certificate of an identity, the roots of all trust domains, and a channel that is closed when either
+// changes.
 func (i *issuer) issued(id spiffeid.ID) (*workload.X509SVID, map[string][]byte, <-chan struct{}, error) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
@@ -195,7 +198,7 @@ func (s *server) FetchX509Bundles(_ *workload.X509BundlesRequest, stream workloa
 	})
 }
 
-// Sends now, at half of the certificate's life, and when roots have changed.
+// Sends the present state now, after half of the certificate's lifetime, and when roots have changed.
 func (s *server) follow(ctx context.Context, send func(*workload.X509SVID, map[string][]byte) error) error {
 	header, _ := metadata.FromIncomingContext(ctx)
 	if said := header.Get("workload.spiffe.io"); len(said) != 1 || said[0] != "true" {
@@ -218,7 +221,7 @@ func (s *server) follow(ctx context.Context, send func(*workload.X509SVID, map[s
 	}
 }
 
-// A certificate with a key of its own, below `above`, or below none.
+// A certificate with its own key. `above` signs it; without `above`, it signs itself.
 func certify(id string, above pair, lifetime time.Duration, isAuthority bool) (pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

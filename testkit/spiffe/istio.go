@@ -22,10 +22,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The name of a socket that serves Istio's certificate service, as ztunnel asks it, in place of the Workload API.
+// The name of a socket that serves Istio's certificate service, which ztunnel uses, instead of the Workload API.
 const istio = "istio"
 
-// Messages of Istio's certificate service, as they are on the wire.
+// Messages of Istio's certificate service, in their encoded form.
 type message []byte
 
 type messages struct{}
@@ -37,14 +37,14 @@ func (messages) Unmarshal(data []byte, value any) error {
 }
 func (messages) Name() string { return "proto" }
 
-// Signs what its callers ask for, in the trust domain of `id`, until the issuer ends. Its own certificate, for 127.0.0.1, is
-// in DIRECTORY/istio.pem.
+// Signs what callers request, in the trust domain of `id`, until the issuer ends. The server's own certificate,
+// for 127.0.0.1, is in DIRECTORY/istio.pem.
 func certificates(one *issuer, id spiffeid.ID, directory string) (*grpc.Server, error) {
 	own, err := certify("https://127.0.0.1", pair{}, 24*time.Hour, false)
 	if err != nil {
 		return nil, err
 	}
-	// Again with an address, which identities of workloads have not.
+ // Signed again with an IP address, which certificates of workloads do not contain.
 	template := *own.certificate
 	template.URIs, template.IPAddresses = nil, []net.IP{net.IPv4(127, 0, 0, 1)}
 	der, err := x509.CreateCertificate(rand.Reader, &template, &template, own.key.Public(), own.key)
@@ -74,8 +74,8 @@ func certificates(one *issuer, id spiffeid.ID, directory string) (*grpc.Server, 
 	return served, nil
 }
 
-// The answer to an IstioCertificateRequest, whose field 1 is a certificate request: in field 1 the certificate, what has signed
-// it, and the root.
+// The answer to an IstioCertificateRequest, whose field 1 is a certificate request. Field 1 of the answer contains
+// the certificate, the certificate that signed it, and the root.
 func (i *issuer) sign(domain spiffeid.TrustDomain, asked message) (message, error) {
 	var csr *x509.CertificateRequest
 	for len(asked) > 0 {
@@ -138,7 +138,8 @@ func (i *issuer) sign(domain spiffeid.TrustDomain, asked message) (message, erro
 	return answer, nil
 }
 
-// Passes connections to ADDRESS on to the socket at PATH: a network namespace separates no sockets of files.
+// Forwards connections to ADDRESS to the socket at PATH. This works across network namespaces, which do not
+// separate sockets in the file system.
 func forward(ctx context.Context, address, path string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -91,7 +91,7 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("not a command: %q", args)
 }
 
-// One certificate as the test reads it.
+// A certificate in the form that the test reads.
 type svid struct {
 	ID      string    `json:"id"`
 	Serial  string    `json:"serial"`
@@ -136,7 +136,7 @@ func (w *watcher) end(err error) {
 	}
 }
 
-// Prints certificates as they are replaced. The first error ends it.
+// Prints certificates as they are replaced. Ends with the first error.
 func watch(ctx context.Context, count int) error {
 	client, err := workloadapi.New(ctx)
 	if err != nil {
@@ -183,7 +183,7 @@ func bundles(ctx context.Context) error {
 	return nil
 }
 
-// Answers each client with its identity, until it is told to end. Certificates are replaced meanwhile.
+// Answers each client with the client's identity, until the context ends. Certificates are replaced meanwhile.
 func serve(ctx context.Context, address string) error {
 	source, err := workloadapi.NewX509Source(ctx)
 	if err != nil {

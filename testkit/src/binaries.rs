@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-/// The directory that cargo puts the workspace's binaries into: that of the running executable,
-/// or its parent when that is a test in `deps/`.
+/// The directory into which cargo puts the workspace's binaries: that of the running executable, or its parent if
+/// the executable is a test in `deps/`.
 pub fn directory() -> Result<PathBuf> {
     let exe = std::env::current_exe().context("cannot tell where this executable is")?;
     let dir = exe.parent().context("this executable has no directory")?;
@@ -13,7 +13,7 @@ pub fn directory() -> Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
-/// The workspace's binary `name`, from [`directory`].
+/// The path of the workspace's binary `name` in [`directory`].
 pub fn ours(name: &str) -> Result<PathBuf> {
     let path = directory()?.join(name);
     if !path.is_file() {
@@ -22,14 +22,14 @@ pub fn ours(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The directory of tools that `scripts/tools.sh` installs: `tools` beside the profiles.
+/// The directory of tools that `scripts/tools.sh` installs: the folder `tools` next to those of the profiles.
 pub fn tools() -> Result<PathBuf> {
     let directory = directory()?;
     let target = directory.parent().context("the binaries are in no target directory")?;
     Ok(target.join("tools"))
 }
 
-/// The file at `path` below [`tools`] that `scripts/tools.sh NAME` has installed.
+/// The file at `path` in [`tools`], which `scripts/tools.sh NAME` has installed.
 pub fn tool(name: &str, path: &str) -> Result<PathBuf> {
     let file = tools()?.join(path);
     if !file.is_file() {
@@ -38,7 +38,7 @@ pub fn tool(name: &str, path: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A system program, from PATH and the directories that root's PATH may lack.
+/// The path of a system program, from PATH and the directories that root's PATH may lack.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Like [`find`], with the Debian package to install in the error.
+/// Like [`find`], but if the program is missing, the error names the Debian package to install.
 pub fn require(name: &str, package: &str) -> Result<PathBuf> {
     find(name).with_context(|| format!("{name} is missing: apt-get install -y {package}"))
 }

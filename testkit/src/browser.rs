@@ -1,4 +1,4 @@
-//! Chromium, and the programs that drive it through the pages of the dashboard.
+//! Finds Chromium and the programs that drive it through the pages of the dashboard.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,8 +15,8 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Finds them. If something is missing, prints what it is and returns `None`; this is an error if `LENO_REQUIRE`
-    /// has `tools`.
+    /// Finds the browser and the programs. If something is missing, prints what it is and returns `None`; this is
+    /// an error if `LENO_REQUIRE` contains `tools`.
     pub fn find_or_skip() -> Result<Option<Self>> {
         let Some(driver) = tools::install_or_skip("browser")? else { return Ok(None) };
         let found = binaries::find("chromium").zip(binaries::find("node"));
@@ -30,8 +30,8 @@ impl Browser {
         Ok(Some(Self { driver, chromium }))
     }
 
-    /// A command that runs a script of `dashboard/web/test` in Node. The driver includes Node if the machine's version
-    /// is too old.
+    /// A command that runs a script of `dashboard/web/test` with Node. If the machine's Node is too old, the one
+    /// of the browser's driver is used.
     #[must_use]
     pub fn run(&self, script: &str) -> Command {
         let own = self.driver.join("node_modules/node/bin/node");

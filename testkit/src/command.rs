@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::wait;
 
-/// A running command, whose output is collected. Dropping it kills it.
+/// A running command whose output is collected. Dropping this kills the command.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -34,13 +34,13 @@ impl Running {
         Ok(Running { child, what, stdout, stderr })
     }
 
-    /// The process id.
+    /// The process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended.
+    /// Whether the command has ended.
     ///
     /// # Errors
     /// The system's error.
@@ -48,7 +48,7 @@ impl Running {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Waits up to `limit` for its end. After that it is killed, and an error is returned.
+    /// Waits up to `limit` for the command to end. After that the command is killed, and an error is returned.
     pub fn finish(mut self, limit: Duration) -> Result<Output> {
         let status = wait::until(&format!("the end of {}", self.what), limit, || {
             Ok(self.child.try_wait()?)
@@ -63,7 +63,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if the command has ended and was reaped already.
+        // Both calls fail only if the command has ended and was reaped already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -72,7 +72,7 @@ impl Drop for Running {
 /// How long a program may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// A program that listens; dropping it ends it.
+/// A program that listens. Dropping this ends the program.
 #[derive(Debug)]
 pub struct Listening {
     address: SocketAddr,
@@ -94,7 +94,7 @@ impl Listening {
         Ok(server)
     }
 
-    /// The address that it accepts on.
+    /// The address at which the program accepts connections.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -103,13 +103,13 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs `command` to its end, for up to `limit`.
+/// Runs `command` to its end. It may take up to `limit`.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Output> {
     Running::start(command)?.finish(limit)
 }
@@ -134,7 +134,7 @@ pub fn success(what: &str, output: Output) -> Result<String> {
 fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // The bytes that were read before an error are used.
+        // If reading fails, the bytes from before are used.
         let _ = from.read_to_end(&mut bytes);
         bytes
     })

@@ -1,4 +1,4 @@
-//! A real mesh, started by the real `leno up`, and the operations of tests on it.
+//! Starts a real mesh with the real `leno up`, and offers operations on it to tests.
 //!
 //! ```text
 //!   Lab::start ── writes mesh.yaml ── leno up --name t123-0 ... ── until all instances are ready
@@ -28,7 +28,7 @@ use crate::peer::{Step, Transcript};
 use crate::usage::{self, Usage};
 use crate::{binaries, load, netns, wait};
 
-/// How long a mesh may take to be ready; on a loaded machine databases take long to initialise.
+/// How long a mesh may take to be ready. On a busy machine, databases take long to initialise.
 const READY_LIMIT: Duration = Duration::from_secs(180);
 /// How long a mesh may take to end.
 const END_LIMIT: Duration = Duration::from_secs(90);
@@ -50,7 +50,7 @@ impl Capture {
     /// All backends.
     pub const ALL: [Capture; 3] = [Capture::Ebpf, Capture::Nftables, Capture::Iptables];
 
-    /// The name that `leno up --capture` takes.
+    /// The value of `leno up --capture` for this backend.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,39 +61,40 @@ impl Capture {
     }
 }
 
-/// How a mesh is started.
+/// The options with which a mesh is started.
 #[derive(Clone, Debug)]
 pub struct LabOptions {
-    /// The directory of Leno's programs; `None` for those of this build.
+    /// The directory with Leno's programs; `None` for those of this build.
     pub programs: Option<PathBuf>,
     /// How traffic is captured.
     pub capture: Capture,
     /// `strict`, `permissive` or `disabled`; `None` for the default of `leno up`.
     pub mtls: Option<&'static str>,
-    /// How long certificates live; `None` for the default of `leno up`.
+    /// How long certificates are valid; `None` for the default of `leno up`.
     pub cert_lifetime: Option<Duration>,
-    /// In node mode, `leno up --share`; `None` for sidecars. [`LabOptions::new`] takes it from [`share`].
+    /// The value of `leno up --share` in node mode; `None` for sidecars. [`LabOptions::new`] takes it from
+    /// [`share`].
     pub share: Option<String>,
-    /// In node mode, after how long and above how many percent of a CPU a busy instance gets a process of its own; `None`
-    /// for the defaults of `leno up`.
+    /// In node mode, after how long and above which percentage of a CPU a busy instance gets its own process;
+    /// `None` for the defaults of `leno up`.
     pub promote: Option<(&'static str, &'static str)>,
-    /// In node mode, most new connections a second of an instance; `None` for the default of `leno up`.
+    /// In node mode, most new connections per second of an instance; `None` for the default of `leno up`.
     pub connection_rate: Option<&'static str>,
-    /// In node mode, whether instances of one process talk to each other in memory. [`LabOptions::new`] takes it from
-    /// [`one_pass`].
+    /// In node mode, whether instances in one process send to each other in memory. [`LabOptions::new`] takes it
+    /// from [`one_pass`].
     pub one_pass: bool,
-    /// A panic that proxies, which must be debug builds, cause on purpose: see `LENO_TEST_PANIC` in
+    /// A panic that proxies cause on purpose; they must be debug builds. See `LENO_TEST_PANIC` in
     /// `leno_transport::test_panic`.
     pub panic: Option<&'static str>,
-    /// The network namespace that the mesh is started in; `None` for the test's own.
+    /// The network namespace in which the mesh is started; `None` for that of the test.
     pub machine: Option<String>,
-    /// Whether the mesh has an uplink, by which workloads reach destinations outside of the machine.
+    /// Whether the mesh has an uplink, through which workloads reach destinations outside the machine.
     pub uplink: bool,
-    /// The resolver for names outside of the mesh; `None` for the host's resolvers.
+    /// The resolver for names outside the mesh; `None` for the host's resolvers.
     pub resolver: Option<SocketAddr>,
-    /// What proxies do about traces, `leno up --traces`.
+    /// The value of `leno up --traces`: which traces proxies export.
     pub traces: Option<&'static str>,
-    /// What proxies log of requests, `leno up --access-log`.
+    /// The value of `leno up --access-log`: what proxies log about requests.
     pub access_log: Option<&'static str>,
     /// The SPIFFE Workload API that issues certificates, `leno up --spiffe-endpoint-socket`.
     pub spiffe_endpoint_socket: Option<String>,
@@ -132,26 +133,28 @@ impl LabOptions {
     }
 }
 
-/// What meshes share, from the environment variable `LENO_LAB_SHARE`; `None` for sidecars.
+/// What the instances that share a process have in common, from the environment variable `LENO_LAB_SHARE`; `None`
+/// for sidecars.
 #[must_use]
 pub fn share() -> Option<String> {
     std::env::var("LENO_LAB_SHARE").ok().filter(|share| !share.is_empty())
 }
 
-/// Whether instances of one process should talk to each other in memory: yes, unless `LENO_LAB_ONE_PASS` is `false`.
+/// Whether instances in one process should send to each other in memory. True unless `LENO_LAB_ONE_PASS` is
+/// `false`.
 #[must_use]
 pub fn one_pass() -> bool {
     std::env::var("LENO_LAB_ONE_PASS").map_or(true, |value| value != "false")
 }
 
-/// One process of a mesh.
+/// A process of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeshProcess<'a> {
     /// `leno up` itself.
     Owner,
     /// The control plane.
     Controller,
-    /// The proxy of an instance such as `web-0`: its own, or in node mode that of its group.
+    /// The proxy of an instance such as `web-0`: its sidecar, or in node mode the node proxy of its group.
     Proxy(&'a str),
     /// The broker of an instance in node mode.
     Broker(&'a str),
@@ -161,7 +164,7 @@ pub enum MeshProcess<'a> {
     Node(&'a str),
 }
 
-/// A running mesh. Dropping it ends it and removes everything that it created.
+/// A running mesh. Dropping this ends the mesh and removes everything that it created.
 #[derive(Debug)]
 pub struct Lab {
     name: String,
@@ -173,9 +176,9 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Starts the mesh that `yaml` describes and waits until every instance is ready. `@BIN@` in
-    /// `yaml` stands for the directory of the binaries under test, `@DIR@` for a directory that
-    /// lives as long as the mesh; `prepare` fills that directory before the start.
+    /// Starts the mesh that `yaml` describes and waits until every instance is ready. In `yaml`, `@BIN@` stands
+    /// for the directory of the binaries under test, and `@DIR@` for a directory that exists as long as the mesh.
+    /// `prepare` fills that directory before the start.
     pub fn start(
         options: &LabOptions,
         yaml: &str,
@@ -211,8 +214,8 @@ impl Lab {
         Ok(lab)
     }
 
-    /// If [`share`] is set, checks that no instance has a sidecar, unless a document sets the modes. A waypoint always
-    /// has a proxy of its own.
+    /// If [`share`] is set, checks that no instance has a sidecar, unless a document sets the modes. A waypoint
+    /// always has its own proxy.
     fn is_shared_as_asked(&self, yaml: &str) -> Result<()> {
         if share().is_none() || yaml.contains("leno.dev/mode") {
             return Ok(());
@@ -234,7 +237,7 @@ impl Lab {
         &self.name
     }
 
-    /// A directory that lives as long as the mesh.
+    /// A directory that exists as long as the mesh.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
@@ -256,19 +259,19 @@ impl Lab {
         self.wait_for("the mesh to be ready", Status::ready)
     }
 
-    /// Waits until `look` accepts the status; `what` describes that in the error. Fails at once if
-    /// `leno up` has ended.
+    /// Waits until `look` returns true for the status; `what` describes the condition in the error. Fails at once
+    /// if `leno up` has ended.
     pub fn wait_for(&self, what: &str, look: impl Fn(&Status) -> bool) -> Result<()> {
         wait::until(what, READY_LIMIT, || {
             if let Some(status) = self.up.ended()? {
                 bail!("leno up has ended: {status}");
             }
-            // Before the first write there is no status.
+            // The status does not exist before it is first written.
             Ok(self.status().ok().filter(&look).map(|_| ()))
         })
     }
 
-    /// A command of `leno` for this mesh. If `verb` has several words, the last one is a subcommand.
+    /// A command of `leno` about this mesh. If `verb` has several words, they are a command and its subcommands.
     #[must_use]
     pub fn leno(&self, verb: &str) -> Command {
         let mut command = Command::new(&self.leno);
@@ -276,8 +279,8 @@ impl Lab {
         command
     }
 
-    /// A command that runs as workload or instance `who`; names that begin with `leno-` are
-    /// binaries of this build.
+    /// A command that runs as the workload or instance `who`. If its name begins with `leno-`, it is a binary of
+    /// this build.
     pub fn as_workload(&self, who: &str, command: &[&str]) -> Result<Command> {
         let mut exec = self.leno("exec");
         exec.args([who, "--"]);
@@ -319,8 +322,8 @@ impl Lab {
         Ok(serde_json::from_str(&said)?)
     }
 
-    /// Waits until `http://service/` answers `who` with success, and returns how long that took: a
-    /// server listens only some time after its start.
+    /// Waits until `http://service/` answers `who` with success, because a server listens only some time after its
+    /// start. Returns how long that took.
     pub fn reach(&self, who: &str, service: &str) -> Result<Duration> {
         let start = Instant::now();
         let ask = format!("GET / HTTP/1.1\r\nHost: {service}\r\n\r\n");
@@ -336,13 +339,13 @@ impl Lab {
         Ok(start.elapsed())
     }
 
-    /// Starts load from `who`; `arguments` are those of `leno-load`.
+    /// Starts load from `who`. The arguments are those of `leno-load`.
     pub fn load(&self, who: &str, arguments: &[&str]) -> Result<Load> {
         let command = [&["leno-load", "-o", "json"], arguments].concat();
         Ok(Load(self.spawn(who, &command)?))
     }
 
-    /// `leno stat -o json`.
+    /// The output of `leno stat -o json`.
     pub fn stat(&self) -> Result<serde_json::Value> {
         let said = command::text(self.leno("stat").args(["-o", "json"]), EXEC_LIMIT)?;
         Ok(serde_json::from_str(&said)?)
@@ -353,7 +356,7 @@ impl Lab {
         write(&self.file, &fill(yaml, self.directory.path())?)
     }
 
-    /// The id of a process of the mesh.
+    /// The process ID of a process of the mesh.
     pub fn pid_of(&self, piece: MeshProcess<'_>) -> Result<u32> {
         let status = self.status()?;
         match piece {
@@ -368,7 +371,7 @@ impl Lab {
         }
     }
 
-    /// The newest process of a group. An older one may still be ending.
+    /// The newest process of a group's node proxy. An older process may still be ending.
     fn node(&self, group: &str) -> Result<u32> {
         for mesh in status::cgroups(&self.name)? {
             for entry in fs::read_dir(mesh.join("groups")).into_iter().flatten() {
@@ -411,7 +414,7 @@ impl Lab {
         self.kill_all(&[piece], signal)
     }
 
-    /// Sends a signal to all of these at once. A process that several of them share gets it once.
+    /// Sends a signal to all of these processes at once. A process that occurs several times gets it once.
     pub fn kill_all(&self, pieces: &[MeshProcess<'_>], signal: Signal) -> Result<()> {
         let pids = pieces.iter().map(|piece| self.pid_of(*piece)).collect::<Result<BTreeSet<_>>>();
         for pid in pids? {
@@ -442,7 +445,7 @@ impl Lab {
         self.up.printed()
     }
 
-    /// Adds the last lines of the mesh's output to the error of `outcome`.
+    /// If `outcome` is an error, adds the last lines of the mesh's output to it.
     pub fn explain<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| anyhow!("{error:#}\nthe mesh said:\n{}", self.up.last_lines()))
     }
@@ -454,8 +457,8 @@ impl Lab {
         })
     }
 
-    /// Everything of the mesh that still exists on this machine, by name: namespaces, control
-    /// groups, files.
+    /// The names of everything of the mesh that still exists on this machine: namespaces, control groups and
+    /// files.
     pub fn remains(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/run/netns").into_iter().flatten() {
@@ -475,7 +478,8 @@ impl Lab {
         Ok(found)
     }
 
-    /// Removes the remains of a killed mesh, once its owner has ended: a signal takes effect when the owner gets a CPU.
+    /// Removes the remains of a killed mesh once its owner has ended. That may take a moment, because the signal
+    /// has an effect only when the owner runs.
     pub fn clean_up(&self) -> Result<()> {
         wait::until("the killed owner to end", END_LIMIT, || Ok(self.up.ended()?.map(drop)))?;
         command::text(&mut self.leno("cleanup"), END_LIMIT).map(drop)
@@ -486,7 +490,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let ended = self.end();
         if ended.is_err() {
-            // The process must not survive, whatever it is blocked in; cleanup removes the rest.
+            // The process is killed so that it ends whatever it is blocked in. The cleanup removes the rest.
             self.up.kill();
         }
         if Path::new("/run/leno").join(&self.name).exists()
@@ -497,17 +501,17 @@ impl Drop for Lab {
     }
 }
 
-/// A load generator that runs inside a workload.
+/// A load generator that runs in a workload.
 #[derive(Debug)]
 pub struct Load(Running);
 
 impl Load {
-    /// Waits for its end and returns the report.
+    /// Waits for the load generator to end and returns its report.
     pub fn finish(self) -> Result<load::Report> {
-        /// Longest load of any test, with room.
+        /// How long the longest load of any test may take, with some reserve.
         const LIMIT: Duration = Duration::from_secs(300);
         let output = self.0.finish(LIMIT)?;
-        // Exit status 1 means that requests failed; the report has the details.
+        // Exit status 1 means that requests failed. The report contains the details.
         serde_json::from_slice(&output.stdout)
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
     }
@@ -572,7 +576,7 @@ fn fill(yaml: &str, directory: &Path) -> Result<String> {
         .replace("@DIR@", &directory.display().to_string()))
 }
 
-/// Replaces a file atomically, so that readers see the whole old or the whole new content.
+/// Replaces a file atomically, so that readers see either the old or the new content as a whole.
 fn write(file: &Path, text: &str) -> Result<()> {
     let draft = file.with_extension("draft");
     fs::write(&draft, text)?;

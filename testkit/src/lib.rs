@@ -5,8 +5,8 @@
 //! parser, so that a bug of the mesh cannot be hidden by the same bug in its test. It uses no type
 //! of the data plane and no wire format of the control plane.
 //!
-//! - [`load`]: an open-loop load generator (`leno-load`); latency counts from the moment a request
-//!   was due, so a stalled server cannot slow the clock that measures it.
+//! - [`load`]: an open-loop load generator (`leno-load`). Latency counts from the time at which a request was due,
+//!   so a stalled server cannot make the measurement look better.
 //! - [`usage`]: CPU, memory and descriptors of a process or a cgroup, from /proc.
 //! - [`peer`]: servers and clients that follow a script (`leno-peer` runs them as workloads).
 //! - [`proxy`]: `leno-proxy` alone, configured by a file, in front of one server.

@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
 
-/// The file of a named network namespace, where `ip netns` keeps it.
+/// The file of a named network namespace, as `ip netns` creates it.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     Path::new("/run/netns").join(name)
 }
 
-/// Runs `work` on a thread of its own inside the network namespace of `file` (`/run/netns/NAME`
-/// or `/proc/PID/ns/net`). Sockets and processes made there belong to that namespace; the thread
-/// ends with `work`.
+/// Runs `work` on its own thread in the network namespace of `file` (`/run/netns/NAME` or `/proc/PID/ns/net`).
+/// Sockets and processes that `work` creates belong to that namespace. The thread ends with `work`.
 pub fn inside<T: Send>(file: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let namespace =
         File::open(file).with_context(|| format!("cannot open namespace {}", file.display()))?;

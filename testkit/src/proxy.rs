@@ -1,4 +1,4 @@
-//! `leno-proxy --static` in its own process, in front of one server.
+//! Runs `leno-proxy --static` in its own process, in front of one server.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,10 +16,10 @@ use crate::{binaries, wait};
 /// How long the proxy may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How often the proxy is started at most if another program has taken one of its ports: the kernel may
-/// assign any free port to a connection of a test that runs in parallel.
+/// How many times at most the proxy is started if another program has taken one of its ports. The kernel may
+/// assign any free port to a connection of a test that runs at the same time.
 const START_ATTEMPTS: usize = 5;
-/// The error that the proxy prints then.
+/// The error that the proxy prints in that case.
 const TAKEN: &str = "Address already in use";
 
 /// The plane of the proxy that is in front of the server.
@@ -27,18 +27,18 @@ const TAKEN: &str = "Address already in use";
 pub enum Side {
     /// The outbound side, with a service of this `appProtocol`.
     Outbound(&'static str),
-    /// The inbound side, with no declared protocol, so that it is detected.
+    /// The inbound side, for a port without a declared protocol, so that the proxy detects it.
     Inbound,
 }
 
-/// A plaintext proxy with one worker; dropping it ends it.
+/// A plaintext proxy with one worker. Dropping this ends the proxy.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     admin: SocketAddr,
     child: Child,
     directory: TempDir,
-    /// Reserve its ports, so that the kernel assigns them to no other program.
+    /// Sockets that reserve the proxy's ports, so that the kernel assigns them to no other program.
     _ports: [Socket; 2],
 }
 
@@ -48,13 +48,14 @@ impl Proxy {
         Self::start_with(|address, admin| documents(side, (address, admin), server))
     }
 
-    /// Starts the proxy with the caller's documents and waits until it accepts. `documents` gets the
+    /// Starts the proxy with the caller's documents, and waits until it accepts connections. `documents` gets the
     /// addresses of the listener and of the admin server.
     pub fn start_with(documents: impl Fn(SocketAddr, SocketAddr) -> String) -> Result<Self> {
         Self::start_logging("off", documents)
     }
 
-    /// Like [`Self::start_with`], with an access log of these settings, such as `text` or `json`; see [`Self::log`].
+    /// Like [`Self::start_with`], with an access log with these settings, such as `text` or `json`; see
+    /// [`Self::log`].
     pub fn start_logging(
         form: &str,
         documents: impl Fn(SocketAddr, SocketAddr) -> String,
@@ -70,8 +71,8 @@ impl Proxy {
         Self::start_once_more((arguments, ""), documents)
     }
 
-    /// Like [`Self::start_given`], with a panic that the proxy, which must be a debug build, causes on
-    /// purpose: see `LENO_TEST_PANIC` in `leno_transport::test_panic`.
+    /// Like [`Self::start_given`], with a panic that the proxy causes on purpose; the proxy must be a debug build.
+    /// See `LENO_TEST_PANIC` in `leno_transport::test_panic`.
     pub fn start_panicking(
         arguments: &[&str],
         panic: &str,
@@ -80,7 +81,7 @@ impl Proxy {
         Self::start_once_more((arguments, panic), documents)
     }
 
-    /// Retries with other ports while a reserved one is taken.
+    /// Starts the proxy, and retries with other ports while a reserved port is taken.
     fn start_once_more(
         (arguments, panic): (&[&str], &str),
         documents: impl Fn(SocketAddr, SocketAddr) -> String,
@@ -104,7 +105,7 @@ impl Proxy {
         let file = directory.path().join("proxy.yaml");
         fs::write(&file, documents(address, admin))?;
         let log = log_of(&directory);
-        // Both append; otherwise each would overwrite the other's lines.
+        // Both streams append. Otherwise each would overwrite the other's lines.
         let log = fs::File::options().create(true).append(true).open(&log)?;
         let child = Command::new(binary)
             .arg("--static")
@@ -126,7 +127,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// The address that it accepts on.
+    /// The address at which it accepts connections.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -143,18 +144,18 @@ impl Proxy {
         Ok(fs::read_to_string(log_of(&self.directory))?)
     }
 
-    /// How it ended and what it printed, if it has ended.
+    /// How the proxy ended and what it printed; `None` while it runs.
     pub fn ended(&mut self) -> Result<Option<String>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         Ok(Some(format!("leno-proxy ended ({status}): {}", self.log()?)))
     }
 
-    /// Waits until it ends by itself, as after a drain.
+    /// Waits until the proxy ends by itself, as it does after a drain.
     pub fn ends(&mut self, limit: Duration) -> Result<ExitStatus> {
         wait::until("leno-proxy to end", limit, || Ok(self.child.try_wait()?))
     }
 
-    /// Its process id.
+    /// The process ID of the proxy.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -163,7 +164,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -173,16 +174,16 @@ fn log_of(directory: &TempDir) -> PathBuf {
     directory.path().join("log")
 }
 
-/// A port of 127.0.0.1 that is reserved, while the socket is held, for a program that the test starts
-/// with it. Two proxies with the same port would share its connections (`SO_REUSEPORT`), and a test could
-/// be answered by the other test's proxy.
+/// A port of 127.0.0.1 that is reserved, as long as the socket exists, for a program that the test starts with it.
+/// Without a reservation, two proxies with the same port would share its connections (`SO_REUSEPORT`), and one
+/// test's requests could be answered by the other test's proxy.
 ///
-/// The program must set `SO_REUSEADDR` before it binds, as tokio, Go and leno-proxy do; until it listens,
+/// The program must set `SO_REUSEADDR` before it binds, as tokio, Go and leno-proxy do. Until it listens,
 /// connections are refused.
 pub fn reserved() -> Result<(SocketAddr, Socket)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // The program may bind the port too, because this socket does not listen. The kernel does not assign
-    // it to programs that ask for any free port.
+    // The program may bind the port as well, because this socket does not listen. The kernel does not assign the
+    // port to programs that request any free port.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
@@ -190,28 +191,28 @@ pub fn reserved() -> Result<(SocketAddr, Socket)> {
     Ok((address, socket))
 }
 
-/// A free port of a loopback address, for programs that cannot choose one themselves.
+/// A free port of a loopback address, for programs that cannot choose a port themselves.
 ///
-/// The address is not 127.0.0.1: until the program listens, that address's port could be given to any client
-/// or listener of the machine. Addresses of processes that run at the same time differ, and those of one
-/// process differ for the first 64 calls.
+/// The address is not 127.0.0.1, because until the program listens, a port of that address could be assigned to
+/// any client or listener on the machine. Processes that run at the same time get different addresses, and so do
+/// the first 64 calls of a process.
 pub fn free_address() -> Result<SocketAddr> {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let nth = CALLS.fetch_add(1, Ordering::Relaxed) & 63;
     let [_, a, b, c] = (std::process::id() << 6 | nth).to_be_bytes();
-    // 127.0.0.1 itself has a zero in the second place.
+    // The second byte is never zero, so the address is not 127.0.0.1.
     let host = [127, a.max(1), b, c.clamp(1, 254)];
     loop {
         let address = TcpListener::bind(SocketAddr::from((host, 0)))?.local_addr()?;
-        // Some programs listen at all addresses.
+        // Some programs listen on all addresses, so the port must be free on all of them.
         if TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).is_ok() {
             return Ok(address);
         }
     }
 }
 
-/// The document of a proxy that only serves one application, detects its protocol, and has as many workers as the machine
-/// has processors.
+/// The document of a proxy that serves only one application, detects its protocol, and has as many workers as the
+/// machine has processors.
 #[must_use]
 pub fn inbound(address: SocketAddr, admin: SocketAddr, application: SocketAddr) -> String {
     format!(

@@ -1,5 +1,6 @@
-//! Pages of `docs/reference` that are generated from code. A test compares each page with the code, and writes it if
-//! `LENO_UPDATE` is set (`make reference`). Tables of metrics in the guide are compared with what programs expose.
+//! Checks pages of `docs/reference` that are generated from code. A test compares each page with the code, and
+//! writes the page if `LENO_UPDATE` is set (`make reference`). Tables of metrics in the guide are compared with
+//! what programs expose.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,10 +8,10 @@ use std::path::Path;
 
 use clap::{Arg, ArgAction, Command};
 
-/// Compares the page `name` with `text`, or writes it if `LENO_UPDATE` is set.
+/// Compares the page `name` with `text`, or writes the page if `LENO_UPDATE` is set.
 ///
 /// # Panics
-/// If they differ, or the page cannot be read or written.
+/// The page differs from the text, or cannot be read or written.
 pub fn check(name: &str, text: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
     if std::env::var_os("LENO_UPDATE").is_some() {
@@ -21,9 +22,9 @@ pub fn check(name: &str, text: &str) {
 }
 
 /// Compares the tables of metrics in a page of the guide with `exposed`, the metrics of a program that has counted
-/// nothing yet. Both must have the same names that begin with `prefix`, with the same descriptions. Each metric must
-/// have a sample, which is 0 before the first event, except those in `by_object`, whose labels name objects that a new
-/// program does not have.
+/// nothing yet. Both must contain the same names that begin with `prefix`, with the same descriptions. Each metric
+/// must have a sample, which is 0 before the first event, except those in `by_object`, whose labels name objects
+/// that a new program does not have.
 ///
 /// # Panics
 /// If they differ, or a metric has no sample.
@@ -56,7 +57,7 @@ pub fn check_metrics(guide: &str, prefix: &str, exposed: &str, by_object: &[&str
     }
 }
 
-/// The page of a program: its usage and options, and those of each of its commands that are not hidden.
+/// The page of a program: the usage and options of the program and of each of its commands that are not hidden.
 pub fn page(command: Command, program: &str) -> String {
     let mut command = command.bin_name(program).term_width(100);
     command.build();
@@ -129,7 +130,7 @@ fn takes_value(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
-/// How an option is typed: `-n`, `--namespace NAME`, or `FILE...` for an argument without a name.
+/// How an option is typed, such as `-n`, `--namespace NAME`, or `FILE...` for an argument without a name.
 fn spelling(option: &Arg) -> String {
     let mut value = String::new();
     if takes_value(option) {
@@ -153,7 +154,7 @@ fn spelling(option: &Arg) -> String {
     names.iter().map(|name| format!("`{}`", cell(name))).collect::<Vec<_>>().join(", ")
 }
 
-/// The lines below a help text, of which those after a line `Examples:` are commands.
+/// Adds the lines below a help text. Those after a line `Examples:` are commands.
 fn examples(page: &mut String, text: &str) {
     let (heads, lines): (Vec<&str>, Vec<&str>) = text
         .lines()

@@ -13,11 +13,11 @@ use anyhow::{Context, Result};
 pub enum DnsAnswer {
     /// These addresses, with a TTL in seconds.
     Addresses(Vec<Ipv4Addr>, u32),
-    /// SERVFAIL.
+    /// The error SERVFAIL.
     Failure,
 }
 
-/// A server; its threads end with the process. Names without an answer do not exist (NXDOMAIN).
+/// A server. Its threads end with the process. Names for which no answer is set do not exist (NXDOMAIN).
 #[derive(Clone, Debug)]
 pub struct Resolver {
     address: SocketAddr,
@@ -29,10 +29,11 @@ const NO_ERROR: u8 = 0;
 const FAILURE: u8 = 2;
 const NO_NAME: u8 = 3;
 const TYPE_A: u16 = 1;
-/// Bytes before the question (RFC 1035 section 4.1.1).
+/// The number of bytes before the question (RFC 1035 section 4.1.1).
 const HEADER: usize = 12;
 
-/// A port of 127.0.0.1 that is free for both protocols. A port that is free for UDP may be used by a TCP connection.
+/// Sockets on a port of 127.0.0.1 that is free for both protocols. A port that is free for UDP may be used by a
+/// TCP connection.
 fn sockets() -> Result<(SocketAddr, UdpSocket, TcpListener)> {
     loop {
         let udp = UdpSocket::bind("127.0.0.1:0").context("cannot bind")?;
@@ -69,7 +70,7 @@ impl Resolver {
         Ok(resolver)
     }
 
-    /// The address that it serves.
+    /// The address on which it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -81,7 +82,7 @@ impl Resolver {
         names.insert(name.to_owned(), says);
     }
 
-    /// How often a name was queried.
+    /// How many times a name was queried.
     #[must_use]
     pub fn asked(&self, name: &str) -> usize {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +115,7 @@ impl Resolver {
             None => (NO_NAME, Vec::new(), 0),
         };
         let mut answer = question[..2].to_vec();
-        // Flags: response, recursion desired and available. Counts: one question, the answers.
+        // The flags: response, recursion desired and available. The counts: one question, and the answers.
         answer.extend([
             0x81,
             0x80 | code,
@@ -129,7 +130,7 @@ impl Resolver {
         ]);
         answer.extend(asked);
         for address in addresses {
-            // A pointer to the name in the question, type A, class IN.
+            // A pointer to the name in the question, the type A, and the class IN.
             answer.extend([0xc0, 0x0c, 0, 1, 0, 1]);
             answer.extend(ttl.to_be_bytes());
             answer.extend([0, 4]);
@@ -139,7 +140,7 @@ impl Resolver {
     }
 }
 
-/// The name in the question, in lower case, and the offset of its end.
+/// The name in the question, in lower case, and the offset at which it ends.
 fn name(question: &[u8]) -> Option<(String, usize)> {
     let (mut labels, mut at) = (Vec::new(), HEADER);
     loop {

@@ -18,33 +18,32 @@ pub use packet::{PayloadKind, Segment, classify, segments};
 
 use crate::{binaries, netns, wait};
 
-/// Longest capture file: enough for a test of some seconds, and too little to fill a disk.
+/// Longest capture file, in MB: enough for a test of some seconds, and too little to fill a disk.
 const MAX_FILE_MB: &str = "256";
-/// Longest packet that is kept whole: 64 KiB, as segmentation offload makes them, and the link
-/// header. The kernel's buffer reserves a slot of this size for every packet, so a larger value
-/// would leave it few slots.
+/// Longest packet that is kept whole: 64 KiB, which segmentation offload can produce, and the link header. The
+/// kernel's buffer reserves a slot of this size for every packet, so a larger value would leave too few slots.
 const SNAP_BYTES: &str = "66000";
-/// The size of that buffer: room for about a thousand packets that tcpdump has not read yet.
+/// The size of that buffer. It has space for about a thousand packets that tcpdump has not read yet.
 const BUFFER_KIB: &str = "65536";
 /// How long tcpdump may take to start or to end.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The destination of the last connection of a capture (tcpmux, which no server uses).
+/// The destination of the last connection in a capture (tcpmux, which no server uses).
 const SENTINEL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
-/// A tcpdump of all TCP packets in one network namespace; dropping it ends it.
+/// A tcpdump of all TCP packets in one network namespace. Dropping this ends tcpdump.
 #[derive(Debug)]
 pub struct Sniffer {
     tcpdump: Child,
     file: PathBuf,
     namespace: PathBuf,
-    /// Its standard error after the first line, available once it has ended.
+    /// tcpdump's standard error after the first line, which is available once tcpdump has ended.
     last_words: Option<JoinHandle<String>>,
     _directory: tempfile::TempDir,
 }
 
 impl Sniffer {
-    /// Starts a capture in the network namespace of `namespace` (see [`netns::path`]); returns once
-    /// packets are captured.
+    /// Starts a capture in the network namespace of the file `namespace` (see [`netns::path`]). Returns when
+    /// packets are being captured.
     pub fn start(namespace: &Path) -> Result<Self> {
         let program = binaries::require("tcpdump", "tcpdump")?;
         let directory = tempfile::tempdir()?;
@@ -66,15 +65,15 @@ impl Sniffer {
         let mut lines = BufReader::new(stderr);
         while !said.contains("listening on") {
             if lines.read_line(&mut said)? == 0 {
-                // It has ended; reap it.
+                // tcpdump has ended, and must be reaped.
                 let _ = tcpdump.wait();
                 bail!("tcpdump: {}", said.trim());
             }
         }
-        // Keeps reading, so that tcpdump never blocks on a full pipe; the thread ends with tcpdump.
+        // The thread reads on, so that tcpdump never blocks on a full pipe. It ends with tcpdump.
         let last_words = Some(std::thread::spawn(move || {
             let mut words = String::new();
-            // If this fails, `stop` misses tcpdump's summary and reports that.
+            // If this fails, `stop` does not find tcpdump's summary, and reports that.
             let _ = lines.read_to_string(&mut words);
             words
         }));
@@ -82,7 +81,7 @@ impl Sniffer {
         Ok(Sniffer { tcpdump, file, namespace, last_words, _directory: directory })
     }
 
-    /// Ends the capture and returns its segments; fails if packets were lost.
+    /// Ends the capture and returns its segments. Fails if packets were lost.
     pub fn stop(mut self) -> Result<Vec<Segment>> {
         self.catch_up()?;
         self.interrupt()?;
@@ -94,24 +93,23 @@ impl Sniffer {
         segments(&self.read()?)
     }
 
-    /// Waits until everything that was sent so far is in the file: an interrupted tcpdump discards
-    /// what it has not read yet. The sentinel is a connection to a port where no server listens.
-    /// Each attempt sends another one, because the kernel drops packets while tcpdump's buffer is
-    /// full.
+    /// Waits until everything that was sent so far is in the file, because an interrupted tcpdump discards what it
+    /// has not read yet. This connects to a port where no server listens, and waits until that connection is in
+    /// the file. Each attempt connects again, because the kernel drops packets while tcpdump's buffer is full.
     fn catch_up(&self) -> Result<()> {
         wait::until("tcpdump to catch up", LIMIT, || {
             netns::inside(&self.namespace, || match TcpStream::connect(SENTINEL) {
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
                 other => bail!("the sentinel connection was not refused: {other:?}"),
             })?;
-            // The file may end inside a packet while tcpdump writes.
+            // While tcpdump writes, the file may end inside a packet.
             let found = segments(&self.read()?).unwrap_or_default();
             Ok(found.iter().any(|s| s.to == SENTINEL).then_some(()))
         })
     }
 
     fn read(&self) -> Result<Vec<u8>> {
-        // With -C and -W, tcpdump appends the number of the file.
+        // With the options -C and -W, tcpdump appends a number to the name of the file.
         let numbered = self.file.with_extension("pcap0");
         let file = if numbered.exists() { &numbered } else { &self.file };
         fs::read(file).with_context(|| format!("no {}", file.display()))
@@ -129,7 +127,7 @@ impl Sniffer {
 impl Drop for Sniffer {
     fn drop(&mut self) {
         if self.interrupt().is_err() {
-            // tcpdump ignored the interrupt or has ended; neither may be left behind.
+            // tcpdump has ignored the interrupt or has ended. In both cases nothing of it may be left.
             let _ = self.tcpdump.kill();
             let _ = self.tcpdump.wait();
         }

@@ -1,4 +1,5 @@
-//! Stops threads as a debugger does. This is not a stop by a signal, after which supervisors do not touch a process.
+//! Stops threads as a debugger does. This differs from a stop by a signal, after which supervisors leave a process
+//! alone.
 
 use std::fs;
 
@@ -6,7 +7,7 @@ use anyhow::Result;
 
 use crate::tracer::Tracer;
 
-/// Stops threads with ptrace(2), creates a file, and lets them continue once another file exists.
+/// Stops threads with ptrace(2), creates a file, and lets the threads continue once another file exists.
 const STOP: &str = "
 import ctypes, os, sys, time
 SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
@@ -27,7 +28,7 @@ for thread in threads:
     trace(DETACH, thread)
 ";
 
-/// Stopped threads. They continue when this value is dropped.
+/// Stopped threads. Dropping this lets them continue.
 #[derive(Debug)]
 pub struct StoppedThreads(Tracer);
 
@@ -40,7 +41,7 @@ impl StoppedThreads {
         Self::of(&threads)
     }
 
-    /// Stops the threads with these numbers.
+    /// Stops the threads with these IDs.
     pub fn of(threads: &[String]) -> Result<Self> {
         Tracer::start(STOP, threads).map(Self)
     }

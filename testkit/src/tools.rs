@@ -1,5 +1,5 @@
-//! Tools that tests use as a reference, installed by `scripts/tools.sh` into the target directory, and programs from
-//! Debian packages that tests need.
+//! Finds or installs the tools that tests use as a reference, which `scripts/tools.sh` installs into the target
+//! directory, and the programs from Debian packages that tests need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::{binaries, command};
 
-/// How long an installation may take: a Go module with all its dependencies, compiled.
+/// How long an installation may take. It may compile a Go module with all its dependencies.
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
 
-/// The directory of `tool`; installs it if it is missing.
+/// The directory of `tool`. If the tool is missing, installs it.
 pub fn install(tool: &str) -> Result<PathBuf> {
     let tools = binaries::tools()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/tools.sh");
@@ -22,14 +22,14 @@ pub fn install(tool: &str) -> Result<PathBuf> {
     Ok(tools.join(tool))
 }
 
-/// Like [`install`]; if the installation fails, prints the reason and returns `None`. That is an
-/// error if `LENO_REQUIRE` has `tools`.
+/// Like [`install`], but if the installation fails, prints the reason and returns `None`. That is an error if
+/// `LENO_REQUIRE` contains `tools`.
 pub fn install_or_skip(tool: &str) -> Result<Option<PathBuf>> {
     or_skip("tools", install(tool))
 }
 
-/// A program of a Debian package; if it is missing, prints how to install it and returns `None`. That is an error if
-/// `LENO_REQUIRE` has `servers`.
+/// The path of a program from a Debian package. If it is missing, prints how to install it and returns `None`.
+/// That is an error if `LENO_REQUIRE` contains `servers`.
 pub fn find_or_skip(program: &str, package: &str) -> Result<Option<PathBuf>> {
     or_skip("servers", binaries::require(program, package))
 }
@@ -45,7 +45,7 @@ fn or_skip(what: &str, found: Result<PathBuf>) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Whether a test that is skipped because `what` is missing must fail.
+/// Whether a test must fail, rather than be skipped, if `what` is missing.
 #[must_use]
 pub fn required(what: &str) -> bool {
     std::env::var("LENO_REQUIRE").is_ok_and(|all| all.split(',').any(|one| one.trim() == what))

@@ -1,5 +1,5 @@
-//! mTLS in front of a proxy's inbound side, as from another proxy: bytes that are sent here reach the inbound side
-//! unchanged, in TLS with ALPN `leno-h2`, with or without a certificate of the mesh.
+//! Sends mTLS to a proxy's inbound side, as another proxy would. Bytes that are sent to the tunnel reach the
+//! inbound side unchanged, in TLS with ALPN `leno-h2`, with or without a certificate of the mesh.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
 /// The source address of the connections of [`Tunnel::stranger`].
 pub const STRANGER: &str = "127.0.0.66";
 
-/// A proxy with an identity and one application behind both of its sides, and HAProxy, which forwards connections over
-/// mTLS to the inbound side. Dropping it ends both.
+/// A proxy with an identity and one application behind both of its sides, and HAProxy, which forwards connections
+/// over mTLS to the proxy's inbound side. Dropping this ends both.
 #[derive(Debug)]
 pub struct Tunnel {
     carrier: Listening,
@@ -30,13 +30,13 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Starts both in front of the application at this address. Both have the same identity. The proxy is permissive,
-    /// so clients without an identity may send requests too.
+    /// Starts both, for the application at this address. Both have the same identity. The proxy is permissive, so
+    /// clients without an identity may send requests as well.
     pub fn start(application: SocketAddr) -> Result<Self> {
         Self::start_given(application, "permissive", &[])
     }
 
-    /// Like [`Self::start`], with this mTLS mode and these arguments of the proxy.
+    /// Like [`Self::start`], with this mTLS mode and these arguments for the proxy.
     pub fn start_given(application: SocketAddr, mtls: &str, arguments: &[&str]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let (key, certificate) = (directory.path().join("key"), directory.path().join("crt"));
@@ -44,7 +44,7 @@ impl Tunnel {
         make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
         make.args(["-nodes", "-days", "1", "-subj", "/CN=web"]);
         make.args(["-addext", "subjectAltName=URI:spiffe://cluster.local/ns/t/sa/web"]);
-        // One certificate that is both the root and the leaf.
+        // A single certificate is both the root and the leaf.
         make.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
         make.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
         command::text(&mut make, OPENSSL_LIMIT)?;
@@ -82,13 +82,13 @@ impl Tunnel {
         carrier(self.proxy.address(), &format!("source {STRANGER}"), &self.directory, "stranger")
     }
 
-    /// The proxy's outbound side, which leads to the same application.
+    /// The proxy's outbound side, which forwards to the same application.
     #[must_use]
     pub fn outbound(&self) -> SocketAddr {
         self.outbound
     }
 
-    /// The address whose connections are forwarded over mTLS.
+    /// The address from which connections are forwarded over mTLS.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.carrier.address()

@@ -1,14 +1,14 @@
-//! Waits for a condition with a time limit, never by sleeping a guessed time.
+//! Waits for a condition with a time limit, never by sleeping for a guessed time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Pause between two polls, short compared with what is waited for (a process start, a file).
+/// Pause between two checks. It is short compared with the things that are waited for (the start of a process, a
+/// file).
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Polls until `look` returns a value, at most for `limit`; `what` describes the condition in the
-/// error.
+/// Calls `look` until it returns a value, for at most `limit`; `what` describes the condition in the error.
 pub fn until<T>(
     what: &str,
     limit: Duration,

@@ -1,5 +1,6 @@
-//! The admin server: `/metrics`, `/ready`, `/live`, and pages that only clients on the node itself may read: `/captures`,
-//! `/flows`, `/requests`, `/wire-requests`, `/drops`, and `/ebpf/status`, `/ebpf/programs`, `/ebpf/maps`.
+//! The admin server. It serves `/metrics`, `/ready`, `/live`, and pages that only clients on the node itself may
+//! read: `/captures`, `/flows`, `/requests`, `/wire-requests`, `/drops`, and `/ebpf/status`, `/ebpf/programs`,
+//! `/ebpf/maps`.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -49,7 +50,7 @@ impl KernelPage {
         })
     }
 
-    /// Reads it from the kernel; `None` if nothing is accounted for.
+    /// Reads the page from the kernel; `None` if connections are not accounted for.
     fn read(self, flows: &Flows) -> Option<Result<String, leno_flows::Error>> {
         match self {
             Self::Flows => flows.page(listed),
@@ -86,13 +87,13 @@ pub(crate) struct Admin {
     pub(crate) retry: Arc<Mutex<RetryQueue>>,
     /// Whether this agent is configured to install the CNI plugin.
     pub(crate) installs: bool,
-    /// Held while a page of captures is built: one at a time, so that pages do not take the blocking threads that
-    /// captures need.
+    /// Held while a page of captures is built. Only one page is built at a time, so that enough blocking threads
+    /// are free for captures.
     pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
 impl Admin {
-    /// Why the agent is not ready, if it is not.
+    /// Why the agent is not ready; `None` if it is.
     fn not_ready(&self) -> Option<&'static str> {
         let metrics = &self.keeper.metrics;
         if self.installs && !metrics.installed.load(Ordering::Relaxed) {
@@ -116,7 +117,7 @@ impl Admin {
     ) -> AdminResponse {
         let kernel = KernelPage::of(request.uri().path());
         if request.uri().path() != CAPTURES && kernel.is_none() {
-            // On a blocking thread: the kernel reads every open connection.
+            // On a blocking thread, because the kernel reads every open connection.
             let flows = Arc::clone(&self.flows);
             let flows = match request.uri().path() {
                 METRICS => tokio::task::spawn_blocking(move || flows.metrics()).await,
@@ -128,14 +129,14 @@ impl Admin {
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return refused;
         }
-        // Refused before the lock is taken: a refused request neither waits for another one nor delays it.
+        // Checked before the lock is taken, so that a refused request neither waits for another one nor delays it.
         let wanted = match wanted(client, request.uri().query()) {
             Ok(wanted) => wanted,
             Err(refused) => return *refused,
         };
         let _turn = self.turn.lock().await;
         let admin = Arc::clone(&self);
-        // On a blocking thread: reading the counters of one pod may run a command.
+        // On a blocking thread, because reading the counters of one pod may run a command.
         let page = move || match kernel {
             Some(kernel) => kernel.answer(&admin.flows),
             None => admin.captures(wanted.as_ref()),
@@ -175,8 +176,8 @@ impl Admin {
 /// The namespace and the name of a pod.
 pub(crate) type QueriedPod = (String, String);
 
-/// The pod that the query names, or `None` for all pods. `Err` holds the refusal if the client is not on this node
-/// or the query is invalid.
+/// The pod that the query names, or `None` for all pods. The error is the response to a client that is not on this
+/// node, or whose query is invalid.
 pub(crate) fn wanted(
     client: IpAddr,
     query: Option<&str>,

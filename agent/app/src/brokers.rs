@@ -37,18 +37,19 @@ mod supervisors;
 
 use supervisors::{PodProgress, Supervisor, SupervisorEnding, SupervisorOrder, Supervisors};
 
-/// The supervisor's socket, below the agent's folder. The folder holds nothing else: the supervisor's pod mounts it,
-/// and so cannot reach any other socket of the agent.
+/// The supervisor's socket, relative to the agent's folder. It is in a separate folder, which the supervisor's pod
+/// mounts, so that the supervisor cannot reach any other socket of the agent.
 pub(crate) const SOCKET: &str = "node/supervisor.sock";
 /// Longest time that a starting pod waits for the supervisor, which may be in the middle of an update.
 const SERVED_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For this long after the start of this agent no broker is started for a running pod: a supervisor may already hold
-/// one. There may be two supervisors, and the one that connects first may not serve all pods.
+/// How long after the start of this agent no broker is started for a running pod, because a supervisor may already
+/// have one. The agent does not stop waiting when a supervisor has connected: there may be two, and the first one
+/// may not serve all pods.
 const HELD_LIMIT: Duration = Duration::from_secs(3);
-/// Orders queued for one supervisor: two for each pod of a node, which has some hundreds at most. A supervisor whose
-/// queue is full is disconnected, and connects again.
+/// Most orders that are queued for one supervisor. There are two for each pod of a node, which has some hundreds
+/// of pods at most. A supervisor whose queue is full is disconnected, and connects again.
 const MAX_TOLD: usize = 4096;
 /// Longest wait for a supervisor that does not read its orders.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -59,14 +60,14 @@ pub(crate) const MAX_ENDED: usize = 64;
 const UNSERVED: &str = "no supervisor of node proxies on this node serves it: look at the DaemonSet leno-node, or \
                         set leno.dev/mode: sidecar";
 
-/// The brokers of a node; see the module.
+/// The brokers of a node; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Brokers {
     program: PathBuf,
     host: Host,
     runtime: Handle,
     state: Mutex<State>,
-    /// Notified when a supervisor reports something, and when a pod is released.
+    /// Notified when a supervisor reports progress, and when a pod is released.
     changed: Notify,
     started: Instant,
     /// The uids of pods whose broker has ended and may be started again.
@@ -79,7 +80,8 @@ struct State {
     /// How many supervisors have connected so far; numbers the connections.
     connected: u64,
     brokers: BTreeMap<String, Broker>,
-    /// By uid, the back-off for a pod's broker, which may end unexpectedly. An entry lasts until the pod is released.
+    /// The back-off for each pod's broker, by uid, because a broker may end unexpectedly. An entry lasts until the
+    /// pod is released.
     waits: BTreeMap<String, Backoff>,
     started: u64,
     ended: u64,
@@ -91,9 +93,10 @@ struct State {
 struct Broker {
     pod: PlacedPod,
     orders: Channel,
-    /// Distinguishes it from an earlier broker of the same pod.
+    /// Distinguishes the broker from an earlier one of the same pod.
     number: u64,
-    /// It was started for a new sandbox of the pod, so brokers of earlier sandboxes of the pod are useless.
+    /// Whether it was started for a new sandbox of the pod, so that brokers of earlier sandboxes of the pod are
+    /// useless.
     is_new: bool,
     watch: AbortHandle,
 }
@@ -121,7 +124,7 @@ enum ReportEffect {
     Lost,
 }
 
-/// The network namespace and the control groups of a pod.
+/// The network namespace and the control groups of a pod, in which its broker is started.
 #[derive(Debug)]
 pub(crate) struct PodSandbox<'a> {
     pub(crate) netns: &'a Path,
@@ -130,12 +133,13 @@ pub(crate) struct PodSandbox<'a> {
     /// The control groups of version 1, by which the runtime and the kubelet find the processes of the pod. Missing
     /// ones are created.
     pub(crate) others: Vec<PathBuf>,
-    /// The pod's sandbox was just created, so no supervisor holds a broker for it.
+    /// Whether the pod's sandbox was just created, so that no supervisor can have a broker for it.
     pub(crate) is_new: bool,
 }
 
 impl Brokers {
-    /// Brokers are started from `program`. The receiver gets the uids of pods that need a new broker.
+    /// Creates this without any broker. Brokers are started from `program`. The receiver gets the uids of pods
+    /// that need a new broker.
     pub(crate) fn new(
         program: PathBuf,
         host: Host,
@@ -151,7 +155,7 @@ impl Brokers {
     /// Listens for supervisors, on a thread that ends with the process.
     ///
     /// # Errors
-    /// The socket cannot be created.
+    /// If the socket cannot be created.
     pub(crate) fn listen(self: &Arc<Self>, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -186,11 +190,12 @@ impl Brokers {
         true
     }
 
-    /// Serves a captured pod: starts its broker if there is none, and offers it to the supervisor. Just after the start
-    /// of this agent nothing is started for a running pod, because a supervisor may hold its broker.
+    /// Serves a captured pod: starts its broker if there is none, and offers the broker to the supervisor. Just
+    /// after the start of this agent, no broker is started for a running pod, because a supervisor may already
+    /// have one.
     ///
     /// # Errors
-    /// The broker cannot be started.
+    /// If the broker cannot be started.
     pub(crate) fn serve(
         self: &Arc<Self>,
         pod: PlacedPod,
@@ -205,7 +210,7 @@ impl Brokers {
         let orders = spawn::broker(&self.program, place)?;
         let uid = pod.uid.clone();
         self.insert(&mut state, pod, orders, place.is_new)?;
-        // What the supervisors hold of this pod belongs to an earlier broker.
+        // The supervisors' brokers of this pod are from before, and useless now.
         state.supervisors.lose(&uid);
         state.supervisors.settle(&uid);
         Ok(())
@@ -214,7 +219,7 @@ impl Brokers {
     /// Whether a supervisor serves the pod.
     ///
     /// # Errors
-    /// The reason why none does.
+    /// Why no supervisor does.
     pub(crate) fn check_served(&self, uid: &str) -> Result<(), String> {
         match lock(&self.state).is_served(uid) {
             true => Ok(()),
@@ -225,7 +230,7 @@ impl Brokers {
     /// Waits until a supervisor serves the pod.
     ///
     /// # Errors
-    /// The reason why none does.
+    /// Why no supervisor does.
     pub(crate) async fn until_served(&self, uid: &str) -> Result<(), String> {
         let served = async {
             loop {
@@ -244,7 +249,7 @@ impl Brokers {
         self.check_served(uid)
     }
 
-    /// Ends the broker of a pod, and has all supervisors release the pod, even if its broker has ended already.
+    /// Ends the broker of a pod, and makes all supervisors release the pod, even if its broker has already ended.
     pub(crate) fn release(&self, uid: &str) {
         let mut state = lock(&self.state);
         state.waits.remove(uid);
@@ -322,7 +327,7 @@ impl Brokers {
         let (brokers, watched) = (Arc::clone(self), orders.try_clone()?);
         let of = uid.clone();
         let watch = self.runtime.spawn(async move {
-            // A broker sends nothing, so whatever `receive` returns means that it has ended.
+            // A broker sends nothing. So if `receive` returns anything, the broker has ended.
             if let Ok(watched) = AsyncChannel::new(watched) {
                 let _ended = watched.receive::<()>().await;
             }
@@ -433,7 +438,7 @@ impl Brokers {
         self.changed.notify_waiters();
     }
 
-    /// Handles what a supervisor reports before it gets its first order.
+    /// Handles a report of a supervisor that has not got its first order.
     fn learn(
         self: &Arc<Self>,
         of: &mut Introduction,
@@ -444,7 +449,7 @@ impl Brokers {
             PlacementReport::Held { pod, serving } => {
                 let uid = pod.uid.clone();
                 let Ok([orders]) = <[_; 1]>::try_from(descriptors) else {
-                    // If this pod were missing from the introduction, the supervisor would be ordered to release it.
+                    // If this pod was missing in the introduction, the supervisor would be ordered to release it.
                     tracing::warn!(
                         uid,
                         "the broker of a pod was lost on its way from the supervisor: raise the limit of open files of \
@@ -472,7 +477,8 @@ impl Brokers {
             }
             PlacementReport::Ending { serves } => of.ending = SupervisorEnding::of(serves),
             PlacementReport::Complete { began_ms } => return ReportEffect::Complete(began_ms),
-            // These answer orders of an earlier agent. The supervisor reports the present state of its pods by `Held`.
+            // These reports answer orders of an earlier agent. The supervisor reports the present state of its
+            // pods with `Held`.
             PlacementReport::Served { .. }
             | PlacementReport::Serving { .. }
             | PlacementReport::BrokerHangs { .. }
@@ -481,9 +487,9 @@ impl Brokers {
         ReportEffect::Nothing
     }
 
-    /// Accepts the broker through which a supervisor serves a pod. False if that broker is useless: the supervisor must
-    /// release the pod. A broker that this agent has started for the running pod ends, because two brokers cannot own
-    /// the same listeners.
+    /// Accepts the broker through which a supervisor serves a pod. Returns false if that broker is useless, so
+    /// that the supervisor must release the pod. If this agent has already started a broker for the running pod,
+    /// that one is ended, because two brokers cannot have the same listeners.
     ///
     /// # Errors
     /// The system's reason. The broker was not accepted.
@@ -512,7 +518,7 @@ impl Brokers {
         self.insert(state, pod, orders, false).map(|()| true)
     }
 
-    /// Sends a supervisor its orders, one after the other, until its queue is closed.
+    /// Sends a supervisor its orders, one after another, until its queue is closed.
     async fn tell(
         self: Arc<Self>,
         channel: Arc<AsyncChannel>,
@@ -568,7 +574,7 @@ impl State {
         self.brokers.contains_key(uid) && self.supervisors.is_served(uid)
     }
 
-    /// Whether a supervisor serves a pod through the broker that it has.
+    /// Whether a supervisor serves a pod through the broker that the pod has.
     fn is_held(&self, number: u64, uid: &str) -> bool {
         self.brokers.contains_key(uid) && self.supervisors.holds(number, uid)
     }
@@ -584,7 +590,7 @@ impl State {
         if supervisor.ending == SupervisorEnding::Finishes {
             supervisor.holds.clear();
         }
-        // Pods that were released after the supervisor had reported them.
+        // These pods were released after the supervisor had reported them.
         let is_gone = |uid: &&String| !self.waits.contains_key(*uid);
         let gone: Vec<String> = supervisor.holds.keys().filter(is_gone).cloned().collect();
         self.supervisors.add(supervisor);
@@ -611,12 +617,13 @@ impl State {
                 self.supervisors.end(number, SupervisorEnding::of(serves));
                 self.settle_all();
             }
-            // A pod that was released has no broker, or none that this supervisor can judge.
+            // The report is ignored if the pod was released, or if its broker is not the one that this supervisor
+            // has.
             PlacementReport::BrokerHangs { uid } if self.is_held(number, &uid) => {
                 return ReportEffect::Kill(uid);
             }
             PlacementReport::BrokerHangs { .. } => {}
-            // It introduces itself a second time on the same connection.
+            // The supervisor introduces itself a second time on the same connection, which is an error.
             PlacementReport::Held { .. } | PlacementReport::Complete { .. } => {
                 return ReportEffect::Lost;
             }
@@ -625,7 +632,7 @@ impl State {
         ReportEffect::Nothing
     }
 
-    /// Removes a supervisor that has disconnected. If another one is connected, that one serves its pods.
+    /// Removes a supervisor that has disconnected. If another supervisor is connected, it serves the pods.
     fn has_left(&mut self, number: u64) {
         let was_met = self.supervisors.remove(number);
         match self.supervisors.current() {
@@ -637,11 +644,11 @@ impl State {
             ),
             _ => {}
         }
-        // A supervisor that disconnects in the middle of its introduction leaves pods that no other one serves.
+        // A supervisor that disconnects during its introduction leaves pods that no other supervisor serves.
         self.settle_all();
     }
 
-    /// Must be called whenever a supervisor was added or removed, or was asked to end.
+    /// Must be called whenever a supervisor was added, removed, or asked to end.
     fn settle_all(&mut self) {
         self.supervisors.tell_of_successors();
         self.brokers.keys().for_each(|uid| self.supervisors.settle(uid));

@@ -1,7 +1,7 @@
 //! The page `/captures`: which pods of this node are captured, which are not, and why.
 //!
-//! It names pods, which not every client that can reach the node's port may learn. Only clients on the node
-//! itself get it, as `kubectl port-forward` is.
+//! The page names pods, which must not be revealed to every client that can reach the node's port. So only clients
+//! on the node itself get it; `kubectl port-forward` connects from there.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,9 +12,9 @@ use serde::Serialize;
 use crate::keeper::{CapturedPod, FailedPod};
 use crate::pod::Pod;
 
-/// Most pods on one page. A kubelet runs 110 unless configured otherwise.
+/// Most pods on one page. A kubelet runs 110 by default.
 const MAX_SHOWN: usize = 1_024;
-/// Longest reason in characters: it may list several backends, each with the output of a command.
+/// Longest reason, in characters. It may include several backends, each with the output of a command.
 const MAX_REASON: usize = 2_000;
 
 /// The content of `/captures`.
@@ -39,13 +39,14 @@ pub(crate) struct CaptureEntry {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// The capture that the pod asks for; `None` if the API server has not listed the pod.
+    /// The capture that the pod's annotations request; `None` if the API server has not listed the pod.
     asks: Option<String>,
     state: State,
     backend: Option<&'static str>,
-    /// What made the agent capture the pod; the same label as in the metrics.
+    /// What made the agent capture the pod, as in the metrics.
     origin: Option<&'static str>,
-    /// `None` if an earlier agent captured the pod and did not record when.
+    /// When the pod was captured, in seconds since 1970; `None` if an earlier agent captured it and did not record
+    /// that.
     since_unix_s: Option<u64>,
     passes: Option<LeftOut>,
     /// The ways around its capture that are open; `None` if it is not captured.
@@ -61,12 +62,12 @@ pub(crate) struct CaptureEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// The last try to capture it failed.
+    /// The last attempt to capture it has failed.
     Failed,
-    /// The CNI plugin has not reported the pod's network namespace, and no process runs by which the agent
-    /// could find it.
+    /// The CNI plugin has not reported the pod's network namespace, and no process of the pod runs by which the
+    /// agent could find the namespace.
     Waiting,
-    /// It is being captured or released.
+    /// The pod is being captured or released.
     UnderWay,
     Captured,
     /// All its containers have ended, so there is nothing to capture.
@@ -76,33 +77,33 @@ enum State {
 #[derive(Debug, Serialize)]
 struct FailedCapture {
     why: String,
-    /// The same label as in the metrics.
+    /// The reason, as in the metrics.
     reason: &'static str,
     times: u64,
     last_unix_s: u64,
-    /// Time until the next try; `None` if the kubelet starts the next one, as for a pod whose sandbox is
-    /// not made yet.
+    /// The time until the next attempt; `None` if the kubelet makes it, as for a pod whose sandbox was not created
+    /// yet.
     next_s: Option<u64>,
 }
 
-/// What the agent knows about pods, from the API server and from its own captures.
+/// The agent's data about pods, from the API server and from its own captures.
 pub(crate) struct NodeCaptures {
     pub(crate) pods: Vec<Pod>,
-    /// Captured pods by uid; the value is `None` while a thread works on the pod.
+    /// The captured pods, by uid. The value is `None` while a thread works on the pod.
     pub(crate) held: HashMap<String, Option<CapturedPod>>,
     pub(crate) failures: HashMap<String, FailedPod>,
-    /// Time until the next try, by uid.
+    /// The time until the next attempt, by uid.
     pub(crate) next: HashMap<String, Duration>,
 }
 
 impl NodeCaptures {
-    /// The pods that have a proxy, or only the pod `wanted` by namespace and name; and how many were left
-    /// out.
+    /// The pods that have a proxy, or only the pod `wanted`, which is given by namespace and name. Also returns
+    /// how many pods were left out.
     pub(crate) fn captures(mut self, wanted: Option<(&str, &str)>) -> (Vec<CaptureEntry>, usize) {
         let pods = std::mem::take(&mut self.pods);
         let meshed = pods.iter().filter(|pod| pod.meshed);
         let mut all: Vec<CaptureEntry> = meshed.map(|pod| self.of(pod)).collect();
-        // Pods that are captured although the API server no longer lists them: their processes still run.
+        // These pods are captured although the API server no longer lists them, because their processes still run.
         let rest = std::mem::take(&mut self.held);
         all.extend(rest.into_iter().filter_map(|(uid, held)| Some(captured(uid, held?))));
         all.retain(|one| wanted.is_none_or(|wanted| wanted == (&*one.namespace, &*one.name)));
@@ -113,7 +114,7 @@ impl NodeCaptures {
     }
 
     fn of(&mut self, pod: &Pod) -> CaptureEntry {
-        // A static pod has one uid on the node and another one at the API server.
+        // A static pod has one uid on the node and another at the API server, so it is found by name.
         let named =
             |held: &CapturedPod| (&held.namespace, &held.name) == (&pod.namespace, &pod.name);
         let by_name = || {

@@ -1,8 +1,9 @@
 //! Accounts for the connections of the node's pods in the kernel, and exports metrics of them.
 //!
 //! A pod is enrolled when its sandbox is created, before any of its containers starts. A pod that ran before is
-//! enrolled when it is checked. Pods that an earlier agent enrolled stay enrolled until this agent has seen all pods,
-//! so a restart leaves no gap. If the kernel refuses something, pods still run, but metrics are missing.
+//! enrolled when it is checked. Pods that an earlier agent enrolled stay enrolled until this agent has seen all
+//! pods, so a restart leaves no gap. If the kernel refuses a program or a map, pods still run, but metrics are
+//! missing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -21,26 +22,26 @@ use crate::host::NetnsId;
 use crate::metrics::lock;
 use crate::pod::Pod;
 
-/// Prefix of the name under which an agent accounts for flows.
+/// The prefix of the name of a node's flow accounts.
 const PREFIX: &str = "node-";
 const SUFFIX: &str = ".flows";
-/// Longest part of the node's name in it: the name of pins may have 200 bytes.
+/// Longest part of the node's name in that name. The name of a pin may have 200 bytes.
 const MAX_NODE: usize = 180;
 
 /// The flow accounts of a node; `None` if the kernel has refused the programs.
 #[derive(Debug, Default)]
 pub(crate) struct Flows(Option<Node>);
 
-/// Most flows on a page: some 7 MB of JSON.
+/// Most flows on a page, which take about 7 MB of JSON.
 const MAX_SHOWN: usize = 10_000;
 
-/// The flows of this node, as `leno flows --node` reads them.
+/// The flows of this node, in the form that `leno flows --node` reads.
 #[derive(Debug, Serialize)]
 struct FlowsPage {
     flows: Vec<FlowConnection>,
     /// How many flows are not in the table because it was full.
     missing: u64,
-    /// How many flows this page leaves out: those whose last change is oldest.
+    /// How many flows this page leaves out, which are those that have not changed for the longest time.
     left_out: usize,
 }
 
@@ -50,9 +51,9 @@ struct Node {
     /// The name under which the programs are pinned.
     owner: String,
     ledger: Ledger,
-    /// The source of flows for pods whose annotations set none.
+    /// The source of flow metrics for pods whose annotations set none.
     default: FlowMetricsSource,
-    /// By uid.
+    /// The enrolled pods, by uid.
     pods: Mutex<HashMap<String, EnrolledPod>>,
     /// The control groups of the pods in which node proxies run, by uid.
     node_proxies: Mutex<BTreeMap<String, PathBuf>>,
@@ -67,18 +68,18 @@ struct EnrolledPod {
     id: NetnsId,
     /// The pod's control group of version 2.
     cgroup: Option<PathBuf>,
-    /// The control groups of its proxy: its own, or those of node proxies.
+    /// The control groups of its proxy: the pod's own, or those of node proxies.
     proxies: Vec<PathBuf>,
     workload: String,
     source: FlowMetricsSource,
     budget: Option<CpuBudget>,
-    /// Why it is not accounted for as its annotations ask.
+    /// Why its connections are not accounted for as its annotations request.
     failed: Option<String>,
 }
 
 impl Flows {
-    /// Attaches the programs to the node's control groups of version 2. If the kernel refuses them, nothing is
-    /// accounted for, and the log has the reason.
+    /// Attaches the programs to the node's control groups of version 2. If the kernel refuses them, connections
+    /// are not accounted for, and the log has the reason.
     pub(crate) fn start(node: &str, cgroup2: Option<&Path>, settings: LedgerSettings) -> Self {
         if settings.source == FlowMetricsSource::Off {
             match remove() {
@@ -120,7 +121,8 @@ impl Flows {
         }
     }
 
-    /// Enrols a pod by its annotations; `netns` finds its network namespace, `cgroup` its control group of version 2.
+    /// Enrols a pod as its annotations request. `netns` finds its network namespace, and `cgroup` its control
+    /// group of version 2.
     pub(crate) fn follow(
         &self,
         pod: &Pod,
@@ -133,7 +135,7 @@ impl Flows {
         {
             lock(&node.node_proxies).insert(pod.uid.clone(), cgroup);
         }
-        // Pods without a proxy are only enrolled if their annotations ask for it. A pod that has ended is withdrawn
+        // A pod without a proxy is only enrolled if its annotations request it. A pod that has ended is withdrawn
         // together with its namespace.
         if !pod.own_network || pod.ended || !(pod.meshed || pod.flows.is_some()) {
             return;
@@ -141,7 +143,7 @@ impl Flows {
         let known = lock(&node.pods).get(&pod.uid).cloned();
         let place = known.as_ref().map(|known| (known.netns.clone(), known.id));
         let there = place.filter(|(netns, id)| NetnsId::of(netns) == Some(*id));
-        // Without a process nothing shows the namespace; the plugin's call will name it.
+        // Without a process, the namespace cannot be found. The CNI plugin's call will name it.
         let Some((netns, id)) = there.or_else(netns) else { return };
         let source = match &pod.flows {
             Some(Ok(source)) => *source,
@@ -153,7 +155,7 @@ impl Flows {
         let budget = pod.flow_budget.as_ref().and_then(|budget| budget.as_ref().ok()).copied();
         let wanted =
             EnrolledPod { netns, id, cgroup, proxies, workload, source, budget, failed: None };
-        // A failed enrolment is tried again in each round.
+        // An enrolment that has failed is repeated in each round.
         if known.as_ref() == Some(&wanted) {
             return;
         }
@@ -166,7 +168,8 @@ impl Flows {
         lock(&node.pods).insert(pod.uid.clone(), EnrolledPod { failed, ..wanted });
     }
 
-    /// One round: withdraws pods whose namespaces no longer exist, reads the counters, and enforces the budget.
+    /// Runs one round: withdraws pods whose namespaces no longer exist, reads the counters, and enforces the
+    /// budget.
     pub(crate) fn round(&self) {
         let Some(node) = &self.0 else { return };
         lock(&node.node_proxies).retain(|_, cgroup| cgroup.is_dir());
@@ -182,8 +185,8 @@ impl Flows {
         node.ledger.round();
     }
 
-    /// To be called when all pods that ran when the agent started were checked: pods that only an earlier agent
-    /// enrolled have ended.
+    /// Withdraws pods that only an earlier agent has enrolled, because they have ended. The caller calls this when
+    /// all pods that ran when the agent started were checked.
     pub(crate) fn settle(&self) {
         let Some(node) = &self.0 else { return };
         let mut settled = lock(&node.settled);
@@ -193,7 +196,7 @@ impl Flows {
         }
     }
 
-    /// Private addresses of peers without a name, from the last reading.
+    /// The private addresses of peers without a name, according to the last reading.
     pub(crate) fn strangers(&self) -> Vec<IpAddr> {
         self.0.as_ref().map(|node| node.ledger.strangers()).unwrap_or_default()
     }
@@ -205,13 +208,13 @@ impl Flows {
         }
     }
 
-    /// A page about this node, as rendered by `of`; `None` if nothing is accounted for.
+    /// A page about this node, as rendered by `of`; `None` if connections are not accounted for.
     pub(crate) fn page(
         &self,
         of: impl FnOnce(&FlowView) -> Result<String, leno_flows::Error>,
     ) -> Option<Result<String, leno_flows::Error>> {
         let node = self.0.as_ref()?;
-        // Reading the metrics updates the rows of proxies first.
+        // Reading the metrics also updates the rows of proxies.
         let _metrics = node.ledger.metrics();
         match FlowView::open(&node.owner) {
             Ok(view) => Some(of(&view?)),
@@ -226,15 +229,16 @@ impl Flows {
         }
     }
 
-    /// The metrics in Prometheus' text format; empty if nothing is accounted for.
+    /// The metrics in Prometheus' text format; empty if connections are not accounted for.
     pub(crate) fn metrics(&self) -> String {
         self.0.as_ref().map(|node| node.ledger.metrics()).unwrap_or_default()
     }
 }
 
 impl Node {
-    /// The control groups in which the proxy of a pod may count its requests. In node mode no process in the pod's own
-    /// group does; that group is included to distinguish the pod from one without a proxy.
+    /// The control groups in which the proxy of a pod may count its requests. In node mode no process in the pod's
+    /// own group does so, but that group is included, because otherwise the pod would look like one without a
+    /// proxy.
     fn proxies_of(&self, pod: &Pod, cgroup: Option<&PathBuf>) -> Vec<PathBuf> {
         let own = cgroup.filter(|_| pod.meshed);
         let node_proxies = lock(&self.node_proxies);
@@ -264,7 +268,7 @@ impl Node {
     }
 }
 
-/// The flows as JSON. If there are too many, those whose last change is oldest are left out.
+/// The flows as JSON. If there are too many, those that have not changed for the longest time are left out.
 pub(crate) fn listed(view: &FlowView) -> Result<String, leno_flows::Error> {
     let (flows, missing, left_out) = view.list_latest(MAX_SHOWN)?;
     Ok(json(&FlowsPage { flows, missing, left_out }))
@@ -274,12 +278,12 @@ pub(crate) fn json(rows: &impl Serialize) -> String {
     serde_json::to_string(rows).expect("names and numbers are JSON") + "\n"
 }
 
-/// Removes the programs of agents and their counters; returns the names of the accounts.
+/// Removes the programs of agents and their counters. Returns the names of the accounts.
 pub(crate) fn remove() -> Result<Vec<String>, leno_capture::Error> {
     leno_capture::prune(|name| !(name.starts_with(PREFIX) && name.ends_with(SUFFIX)))
 }
 
-/// The name under which the flows of a node are accounted for. Captured pods have other names.
+/// The name of a node's flow accounts. Captured pods have names of another form.
 fn owner(node: &str) -> String {
     let node: String = node.chars().take(MAX_NODE).collect();
     format!("{PREFIX}{node}{SUFFIX}")

@@ -1,4 +1,4 @@
-//! The pods of the node, as the API server reports them.
+//! Follows the pods of the node with the API server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ use tokio::sync::{mpsc, watch as tokio_watch};
 use crate::metrics::{Metrics, lock};
 use crate::pod::{NamespaceSettings, Pod};
 
-/// The longest wait after a failed watch, without the jitter. It is long because the agents of all nodes
-/// load one API server, and because the CNI plugin reports pods that start meanwhile.
+/// The longest wait after a failed watch, without the random addition. It is long because the agents of all nodes
+/// use one API server, and because the CNI plugin reports pods that start in the meantime.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
-/// Most pods that are kept. A kubelet runs 110 unless configured otherwise, and a thousand at most.
+/// Most pods that are cached. A kubelet runs 110 by default, and a thousand at most.
 const MAX_PODS: usize = 4096;
 /// Longest wait for the API server when the CNI plugin reports a pod that is not cached yet.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
@@ -32,9 +32,9 @@ type Key = (String, String);
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     cached: Mutex<Reflection<Key, Pod>>,
-    /// The namespaces that set something for their pods.
+    /// The namespaces with settings for their pods.
     namespaces: Mutex<Reflection<String, NamespaceSettings>>,
-    /// Whether all namespaces were listed.
+    /// Whether all namespaces were listed once.
     listed: tokio_watch::Sender<bool>,
 }
 
@@ -51,14 +51,14 @@ impl Pods {
         found.map(|pod| self.within(pod))
     }
 
-    /// The pod with the settings of its namespace.
+    /// The pod, with the settings of its namespace applied.
     fn within(&self, pod: Pod) -> Pod {
         let namespaces = lock(&self.namespaces);
         let namespace = namespaces.values().get(&pod.namespace);
         pod.within(namespace)
     }
 
-    /// Writes the names of the namespaces in node mode to a file, unless it has the same ones already.
+    /// Writes the names of the namespaces in node mode to a file, unless the file already has these names.
     fn note(&self, file: &Path) -> io::Result<()> {
         let text: String = {
             let namespaces = lock(&self.namespaces);
@@ -94,9 +94,9 @@ fn has_place(cached: &BTreeMap<Key, Pod>, pod: &Pod) -> bool {
 /// One change that the API server reported.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PodChange {
-    /// A pod that is new, or that may have changed.
+    /// A pod that is new or may have changed.
     Pod(Box<Pod>),
-    /// The watch has sent all pods of the node once.
+    /// All pods of the node were listed once.
     Listed,
 }
 
@@ -110,8 +110,8 @@ pub(crate) struct PodSource {
 }
 
 impl PodSource {
-    /// A pod that is being started: the cached one, else the one that the API server returns.
-    /// `None` if there is no such pod.
+    /// Finds a pod that is being started, in the cache or else with the API server. `None` if there is no such
+    /// pod.
     ///
     /// # Errors
     /// When the API server does not answer in time.
@@ -123,11 +123,11 @@ impl PodSource {
     ) -> Result<Option<Pod>, String> {
         let mut listed = self.pods.listed.subscribe();
         let waited = tokio::time::timeout(ASK_LIMIT, listed.wait_for(|listed| *listed)).await;
-        // The inner result is never an error: `self.pods` owns the sender.
+        // The inner result is never an error, because `self.pods` holds the sender.
         if !waited.is_ok_and(|waited| waited.is_ok()) {
             return Err(format!("the namespaces have not been listed for {ASK_LIMIT:?}"));
         }
-        // Pods of a StatefulSet reuse their names; another uid means another pod.
+        // Pods of a StatefulSet reuse names. A different uid means that it is another pod.
         if let Some(pod) = self.pods.find(namespace, name)
             && uid.is_none_or(|uid| uid == pod.uid)
         {
@@ -141,8 +141,8 @@ impl PodSource {
         }
     }
 
-    /// Watches the namespaces until the receiver is dropped. If a namespace changes, its pods are sent. The
-    /// names of the namespaces in node mode are written to the file `note` for the CNI plugin.
+    /// Watches the namespaces until the receiver is dropped. When a namespace changes, its pods are sent to
+    /// `changed`. The names of the namespaces in node mode are written to the file `note` for the CNI plugin.
     pub(crate) async fn follow_namespaces(self, changed: mpsc::Sender<PodChange>, note: PathBuf) {
         let selection = WatchSelection { longest_wait: LONGEST_WAIT, ..WatchSelection::default() };
         let mut reports = pin!(watch(Api::<Namespace>::all(self.client.clone()), selection));
@@ -185,8 +185,8 @@ impl PodSource {
         }
     }
 
-    /// Watches the node's pods until the receiver is dropped. Each meshed pod of an event is sent; a full
-    /// channel delays the watch.
+    /// Watches the node's pods until the receiver is dropped. Sends each meshed pod of an event. A full channel
+    /// delays the watch.
     pub(crate) async fn follow(self, changed: mpsc::Sender<PodChange>) {
         let fields = format!("spec.nodeName={}", self.node);
         let selection =
@@ -210,7 +210,7 @@ impl PodSource {
         }
     }
 
-    /// Applies one event; false once the receiver is dropped.
+    /// Applies one event. Returns false if the receiver was dropped.
     async fn take(&self, event: Event<Object>, changed: &mpsc::Sender<PodChange>) -> bool {
         let (event, change) = match event {
             Event::Init => (Event::Init, None),
@@ -236,8 +236,8 @@ impl PodSource {
     }
 }
 
-/// The change to send for a pod. Every event of a meshed pod is sent, even if no cached field differs:
-/// the pod's processes may have started since.
+/// The change to send for a pod, if any. Every event of a meshed pod is sent, even if no cached field differs,
+/// because the pod's processes may have started since.
 fn changes(pod: Pod) -> Option<PodChange> {
     pod.meshed.then(|| PodChange::Pod(Box::new(pod)))
 }

@@ -1,4 +1,4 @@
-//! How the node's kernel shows a pod: its control group, its processes, its network namespace.
+//! Finds the control groups, processes and network namespace of a pod on the node.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,28 +11,29 @@ use leno_supervise::{Hang, status_field};
 use leno_types::ports;
 use serde::{Deserialize, Serialize};
 
-/// Deepest level below the root at which pods are searched: a kubelet whose node runs in a
-/// container puts two or three directories above the usual three.
+/// Deepest level below the root at which pods are searched for. There are usually three levels, and two or three
+/// more if the node itself runs in a container.
 const MAX_DEPTH: usize = 8;
-/// Most directories that one search reads: forty for each of a thousand pods.
+/// Most directories that one search reads. It is enough for forty in each of a thousand pods.
 const MAX_DIRECTORIES: usize = 40_000;
 
-/// Most addresses of a node that are passed to a node proxy. The bridge of pods is usually among the first ones.
+/// Most addresses of a node that are passed to a node proxy. The address of the pods' bridge is usually among the
+/// first.
 const MAX_ADDRESSES: usize = 64;
 
-/// Longest name of a process in `/proc` (`TASK_COMM_LEN` without its end).
+/// Longest name of a process in `/proc` (`TASK_COMM_LEN` without the final zero).
 const LONGEST_NAME: usize = 15;
 
-/// Hierarchies of version 1 that list a pod's processes if version 2 is not mounted.
+/// The hierarchies of version 1 in which a pod's processes are looked up if version 2 is not mounted.
 const VERSION_1: [&str; 3] = ["pids", "memory", "systemd"];
 
-/// The hierarchy of version 1 in which kubelets create no groups for pods: the runtime creates them with the first
-/// container, after the pod's network. Through these groups, runtimes kill the rest of a container that has no process
-/// namespace of its own.
+/// The hierarchy of version 1 in which kubelets create no groups for pods. The runtime creates them with the first
+/// container, which is after the pod's network. Runtimes use these groups to kill the remaining processes of a
+/// container without its own process namespace.
 const MADE_BY_RUNTIMES: &str = "devices";
 
-/// Identifies a network namespace by the device and inode of its file. The numbers are stable while
-/// the namespace lives; the kernel may reuse them for another one afterwards.
+/// Identifies a network namespace by the device and inode of its file. The numbers stay the same while the
+/// namespace exists. Afterwards the kernel may use them for another namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct NetnsId {
     device: u64,
@@ -40,8 +41,7 @@ pub(crate) struct NetnsId {
 }
 
 impl NetnsId {
-    /// The namespace that a file in `/run/netns` or `/proc/<pid>/ns/net` refers to; `None` if the
-    /// file is gone.
+    /// The namespace to which a file in `/run/netns` or `/proc/<pid>/ns/net` refers; `None` if the file is gone.
     pub(crate) fn of(file: &Path) -> Option<Self> {
         let found = fs::metadata(file).ok()?;
         Some(Self { device: found.dev(), inode: found.ino() })
@@ -60,19 +60,21 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The root of the version 2 hierarchy if the node mounts it, alone or beside version 1.
+    /// The root of the version 2 hierarchy; `None` if the node does not mount it. Version 1 may be mounted as
+    /// well.
     pub(crate) fn cgroup2(&self) -> Option<PathBuf> {
         let beside = self.cgroups.join("unified");
         let roots = [&self.cgroups, &beside];
         roots.into_iter().find(|root| root.join("cgroup.controllers").exists()).cloned()
     }
 
-    /// The pod's control group of version 2. The kubelet makes it before anything else of the pod.
+    /// The pod's control group of version 2. The kubelet creates it before everything else of the pod.
     pub(crate) fn pod_cgroup(&self, uid: &str) -> Option<PathBuf> {
         find(&self.cgroup2()?, uid)
     }
 
-    /// The pod's control groups, of version 2 and of version 1. The one in [`MADE_BY_RUNTIMES`] may not exist yet.
+    /// The pod's control groups of version 2 and of version 1. The group in [`MADE_BY_RUNTIMES`] may not exist
+    /// yet.
     pub(crate) fn groups_of(&self, uid: &str) -> (Option<PathBuf>, Vec<PathBuf>) {
         let hierarchies = directories(&self.cgroups).unwrap_or_default();
         let version_2 = self.cgroup2();
@@ -85,7 +87,7 @@ impl Host {
         let found: Vec<(&PathBuf, PathBuf)> = found.collect();
         let is_found = |root: &PathBuf| found.iter().any(|(of, _)| *of == root);
         let unmade = others.iter().find(|root| root.ends_with(MADE_BY_RUNTIMES) && !is_found(root));
-        // It will have the same name as in the other hierarchies.
+        // The group will have the same path as in the other hierarchies.
         let called = found.first().and_then(|(root, group)| group.strip_prefix(root).ok());
         let unmade = unmade.zip(called).map(|(root, called)| root.join(called));
         let groups = found.iter().map(|(_, group)| group.clone()).chain(unmade).collect();
@@ -102,7 +104,7 @@ impl Host {
         self.processes_within(uid, MAX_DEPTH)
     }
 
-    /// The processes of the pod's broker: those of the proxies' user that run a program of this name.
+    /// The processes of the pod's broker: those that run a program of this name as the proxies' user.
     pub(crate) fn brokers(&self, uid: &str, program: &str) -> Vec<i32> {
         let is_broker = |pid: &u32| {
             let path = self.proc.join(pid.to_string()).join("status");
@@ -135,9 +137,9 @@ impl Host {
         found
     }
 
-    /// The network namespace that most of the pod's processes are in, as a file: the file that the
-    /// runtime keeps, which outlives the processes, else that of a process. Some processes may be
-    /// in other namespaces, because they made one or have not entered the pod's yet.
+    /// The network namespace of most of the pod's processes, and a file for it. If possible, that is the runtime's
+    /// file, which exists longer than the processes; otherwise it is a process's file. Some processes may be in
+    /// other namespaces, because they have created one or have not entered the pod's yet.
     pub(crate) fn netns_of(&self, uid: &str) -> Option<(PathBuf, NetnsId)> {
         let mut found: HashMap<NetnsId, (usize, PathBuf)> = HashMap::new();
         for pid in self.processes(uid) {
@@ -162,7 +164,7 @@ impl Host {
     }
 }
 
-/// The addresses of the node: its kubelet connects to a pod from one of them.
+/// The addresses of the node. Its kubelet connects to pods from one of them.
 pub(crate) fn addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let addresses = interfaces.filter_map(|interface| {
@@ -173,7 +175,7 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
     towards_pods(addresses)
 }
 
-/// Without link-local addresses, which every interface has, and from which no connection to a pod comes.
+/// Leaves out link-local addresses. Every interface has one, and the kubelet does not connect to pods from them.
 fn towards_pods(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let on_link = |address: &IpAddr| match address {
         IpAddr::V6(address) => address.is_unicast_link_local(),
@@ -184,7 +186,7 @@ fn towards_pods(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     others.filter(|address| seen.insert(*address)).take(MAX_ADDRESSES).collect()
 }
 
-/// Whether a process is the proxies' user, and runs a program of this name, by its `/proc/PID/status`.
+/// Whether a process runs a program of this name as the proxies' user, according to its `/proc/PID/status`.
 fn runs_as_proxy(status: &str, program: &str) -> bool {
     let name = program.get(..LONGEST_NAME).unwrap_or(program);
     let user = status_field(status, "Uid").and_then(|users| users.split('\t').next());
@@ -192,7 +194,7 @@ fn runs_as_proxy(status: &str, program: &str) -> bool {
         && user == Some(ports::PROXY_UID.to_string().as_str())
 }
 
-/// Whether a table of `/proc/net/tcp` has a listener on this port (proc(5): state 0A).
+/// Whether this table from `/proc/net/tcp` has a listener on the port (proc(5): state 0A).
 fn listens(table: &str, port: u16) -> bool {
     let local = format!(":{port:04X}");
     table.lines().any(|line| {
@@ -202,7 +204,7 @@ fn listens(table: &str, port: u16) -> bool {
     })
 }
 
-/// The directory of a pod below a root, named by either cgroup driver of the kubelet.
+/// Finds the directory of a pod below a root. The kubelet's two cgroup drivers name it differently.
 fn find(root: &Path, uid: &str) -> Option<PathBuf> {
     let plain = format!("pod{uid}");
     let slice = format!("-pod{}.slice", uid.replace('-', "_"));
@@ -228,7 +230,7 @@ fn find(root: &Path, uid: &str) -> Option<PathBuf> {
     None
 }
 
-/// A directory and those below it.
+/// A directory, and all directories up to `levels` levels below it.
 fn below(root: PathBuf, levels: usize) -> Vec<PathBuf> {
     let mut all = vec![root];
     let mut from = 0;

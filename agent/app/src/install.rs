@@ -15,13 +15,14 @@ use serde_json::{Value, json};
 
 use crate::metrics::Metrics;
 
-/// How soon the plugin is put back after another program has rewritten the configuration.
+/// How often the installation is checked. Another program may have rewritten the configuration without the plugin.
 const LOOK: Duration = Duration::from_secs(1);
-/// Suffix of a file while it is written; no runtime reads files of that name.
+/// The suffix of a file while it is being written. Runtimes do not read files with this suffix.
 const FRESH: &str = ".leno-new";
-/// Suffix of a saved single-plugin configuration while a list that includes the plugin replaces it.
+/// The suffix of a configuration with a single plugin, while it is replaced by a list that contains Leno's plugin
+/// as well.
 const SAVED: &str = ".leno-saved";
-/// Extensions of single-plugin configurations.
+/// The extensions of configurations with a single plugin.
 const SINGLE: [&str; 2] = ["conf", "json"];
 
 /// The folders on the node into which the plugin is installed.
@@ -61,9 +62,9 @@ impl Installation {
         }
     }
 
-    /// Installs or repairs the plugin; returns whether anything had to be changed.
+    /// Installs or repairs the plugin. Returns whether anything had to be changed.
     fn put(&self, binary: &Path, plugin: &Value) -> anyhow::Result<bool> {
-        // The binary goes first: a runtime may use the configuration as soon as it is written.
+        // The binary is written first, because a runtime may use the configuration as soon as it is written.
         let fresh = self.put_binary(binary)?;
         let file = self.active()?.with_context(|| {
             let folder = self.configuration.display();
@@ -77,8 +78,7 @@ impl Installation {
         if conflist::is_list(&text).with_context(action)? {
             replace(&file, edited.as_bytes(), 0o644, None)?;
         } else {
-            // Renamed away because a runtime uses the first file by name, and that would be the
-            // single plugin's.
+            // The old file is renamed, because a runtime uses the first file by name, which would be the old one.
             replace(&file.with_extension("conflist"), edited.as_bytes(), 0o644, None)?;
             fs::rename(&file, with_suffix(&file, SAVED)).with_context(action)?;
         }
@@ -89,7 +89,7 @@ impl Installation {
         let reading = || format!("reading {}", binary.display());
         let wanted = fs::metadata(binary).with_context(reading)?;
         let installed = self.plugins.join(NAME);
-        // Compared by size and time, not by content: this runs every second.
+        // Compared by size and time and not by content, because this runs every second.
         let is_same = |found: fs::Metadata| {
             found.len() == wanted.len() && found.modified().ok() == wanted.modified().ok()
         };
@@ -103,7 +103,7 @@ impl Installation {
         Ok(true)
     }
 
-    /// Removes the plugin from every configuration, and its binary; succeeds if there is none.
+    /// Removes the plugin's entry from every configuration, and its binary. Succeeds if there is none.
     pub(crate) fn remove(&self) -> anyhow::Result<()> {
         for file in self.files()?.into_iter().filter(|file| conflist::is_read(file)) {
             let text = read(&file)?;
@@ -153,7 +153,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
     fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
 }
 
-/// Replaces a file atomically: readers get either the whole old content or the whole new one.
+/// Replaces a file atomically: readers get the whole old content or the whole new one.
 fn replace(
     file: &Path,
     content: &[u8],

@@ -1,5 +1,5 @@
-//! The captured pods of the node: the keeper captures pods, takes over earlier captures, and releases
-//! pods that ended.
+//! The keeper captures the pods of the node, takes over captures of an earlier agent, and releases pods that have
+//! ended.
 //!
 //! ```text
 //!                      CNI ADD, or seen running               the namespace is gone
@@ -7,8 +7,8 @@
 //!       ▲            record, capture, mark          │  CNI DEL of the same sandbox
 //!       └───────────────────────────────────────────┘
 //! ```
-//! A pod is not released when the API server stops listing it: its processes may run on for a while, and
-//! must not send plaintext. All functions here block; callers run them on blocking threads.
+//! A pod is not released when the API server stops listing it, because its processes may still run for a while and
+//! must not send plaintext. All functions here block, so callers run them on blocking threads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -41,8 +41,8 @@ impl CaptureFailure {
     }
 }
 
-/// The capture of one pod, if there is one. Its lock is taken before work on the pod begins, so that
-/// only one thread works on a pod at a time.
+/// The capture of one pod, if there is one. A thread locks it before it works on the pod, so that only one thread
+/// works on a pod at a time.
 #[derive(Debug, Default)]
 struct CaptureSlot(Option<HeldCapture>);
 
@@ -53,16 +53,16 @@ struct HeldCapture {
     origin: CaptureOrigin,
 }
 
-/// Captures and releases the pods of the node; see the module.
+/// Captures and releases the pods of the node; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     host: Host,
     report: ProbeReport,
     records: CaptureRecords,
     places: Mutex<HashMap<String, Arc<Mutex<CaptureSlot>>>>,
-    /// The pods whose last try failed, by uid.
+    /// The pods whose last attempt has failed, by uid.
     failures: Mutex<HashMap<String, FailedPod>>,
-    /// The brokers of pods in node mode; `None` if the agent captures no pods.
+    /// The brokers of pods in node mode; `None` if this process captures no pods.
     brokers: Option<Arc<Brokers>>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -89,7 +89,7 @@ impl Keeper {
         Self { brokers: Some(brokers), ..self }
     }
 
-    /// Captures a pod whose sandbox was just made; repeats the capture if an earlier attempt was made.
+    /// Captures a pod whose sandbox was just created. If there was an earlier attempt, the capture is repeated.
     pub(crate) fn add(
         &self,
         pod: &Pod,
@@ -97,15 +97,15 @@ impl Keeper {
         container: &str,
     ) -> Result<Backend, CaptureFailure> {
         let done = self.add_captured(pod, netns, container);
-        // In node mode the pod must also be served by a node proxy.
+        // In node mode the result is only recorded once a node proxy serves the pod.
         if done.is_err() || pod.group.is_none() {
             self.note(&pod.uid, &done);
         }
         done
     }
 
-    /// Waits until a captured pod is served, if it is in node mode: the supervisor may be in the middle of an update.
-    /// This is async and not blocking, because many pods may wait.
+    /// Waits until a captured pod in node mode is served. The supervisor may be in the middle of an update. This
+    /// is async and not blocking, because many pods may wait.
     pub(crate) async fn until_served(&self, pod: &Pod) -> Result<(), CaptureFailure> {
         let (Some(brokers), true) = (&self.brokers, pod.group.is_some()) else { return Ok(()) };
         let done = self.unserved(brokers.until_served(&pod.uid).await);
@@ -133,32 +133,32 @@ impl Keeper {
         Ok(backend)
     }
 
-    /// Captures a pod that runs uncaptured: it started before the agent, or the plugin was not called
+    /// Captures a pod that runs without being captured: it started before the agent, or the plugin was not called
     /// for it.
     pub(crate) fn reconcile(&self, pod: &Pod) -> Result<(), CaptureFailure> {
         if !pod.meshed || pod.ended {
             return Ok(());
         }
         let done = self.reconcile_meshed(pod);
-        // If there is nothing to capture yet, the failure that the plugin's call noted stays.
+        // If there is nothing to capture yet, the failure that was recorded at the plugin's call stays.
         if !matches!(done, Ok(false)) {
             self.note(&pod.uid, &done);
         }
         done.map(drop)
     }
 
-    /// Captures the pod if necessary; false if no process of it runs.
+    /// Captures the pod if necessary. Returns false if none of its processes runs.
     fn reconcile_meshed(&self, pod: &Pod) -> Result<bool, CaptureFailure> {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
         if self.lives(&mut place)
             && let Some(kept) = &place.0
         {
-            // The pod's own sysctls are written after the plugin was called, and may overwrite the mark.
+            // The pod's own sysctls are written after the plugin was called, and may have overwritten the mark.
             let again = pod.sysctls.then(|| leno_capture::mark(&kept.record.netns)).transpose();
             again.map_err(|error| refused(&error))?;
         } else {
-            // Without a process the agent cannot find the namespace; the plugin's call will name it.
+            // Without a process the namespace cannot be found. The CNI plugin's call will name it.
             let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(false) };
             self.capture(&mut place, pod, (netns, id, None), CaptureOrigin::Reconciled)?;
         }
@@ -170,8 +170,8 @@ impl Keeper {
         Ok(true)
     }
 
-    /// Offers a captured pod to the supervisor of node proxies, if the pod is in node mode. Its listeners are only
-    /// created after the capture, so that the capture notices them.
+    /// Offers a captured pod to the supervisor of node proxies, if the pod is in node mode. The pod's listeners
+    /// are created after the capture, which takes note of them.
     fn offer(&self, place: &CaptureSlot, pod: &Pod, is_new: bool) -> Result<(), CaptureFailure> {
         let (Some(brokers), Some(kept)) = (&self.brokers, &place.0) else { return Ok(()) };
         let Some(mut placed) = pod.placed(kept.record.workload().datagrams) else { return Ok(()) };
@@ -201,7 +201,7 @@ impl Keeper {
         self.lives(&mut place)
     }
 
-    /// The network namespace of a pod: the captured one, else that of its processes.
+    /// The network namespace of a pod: the captured one, or else that of its processes.
     pub(crate) fn namespace_of(&self, uid: &str) -> Option<(PathBuf, NetnsId)> {
         let captured = lock(&self.places).get(uid).cloned();
         let recorded = captured.and_then(|place| {
@@ -222,9 +222,8 @@ impl Keeper {
         self.host.cgroup2()
     }
 
-    /// Whether this place holds a capture whose namespace still exists. If the namespace's recorded file
-    /// is gone, for example because it belonged to a process that ended, another file of the same
-    /// namespace is recorded.
+    /// Whether this slot has a capture whose namespace still exists. If the recorded file of the namespace is
+    /// gone, for example because its process has ended, another file of the same namespace is recorded.
     fn lives(&self, place: &mut CaptureSlot) -> bool {
         let Some(kept) = &mut place.0 else { return false };
         let was = kept.record.netns.clone();
@@ -237,8 +236,8 @@ impl Keeper {
         true
     }
 
-    /// Whether the namespace of a record exists, under its recorded file or another one. The record is
-    /// updated to the file that was found.
+    /// Whether the namespace of a record exists, under the recorded file or another one. The record is updated
+    /// with the file that was found.
     fn finds(&self, record: &mut CaptureRecord) -> bool {
         if record.is_alive() {
             return true;
@@ -247,7 +246,7 @@ impl Keeper {
         let Some((netns, _)) = found.filter(|(_, id)| *id == record.netns_id) else { return false };
         record.netns = netns;
         if let Err(error) = self.records.write(record) {
-            // Harmless: the next call finds the old file missing and searches again.
+            // This does no harm: the next call finds the old file missing and searches again.
             tracing::warn!(uid = record.uid, %error, "a record cannot be written");
         }
         true
@@ -259,12 +258,12 @@ impl Keeper {
         let mut place = lock(&place);
         let is_it = |kept: &HeldCapture| kept.record.container.as_deref() == Some(container);
         if place.0.as_ref().is_some_and(is_it) || !self.lives(&mut place) {
-            // A failure is logged, and the next round tries again.
+            // A failure was logged, and the next round tries again.
             let _failed = self.forget(&mut place);
         }
     }
 
-    /// Takes over the pods that an earlier agent captured, and upgrades those captures that still exist.
+    /// Takes over the pods that an earlier agent has captured, and upgrades those captures that still exist.
     pub(crate) fn take_over(&self) {
         let records = self.records.all().unwrap_or_else(|error| {
             tracing::error!(%error, "the records of captured pods cannot be read");
@@ -310,15 +309,14 @@ impl Keeper {
                 tracing::info!(pod, backend = %captured.backend(), "taken over");
                 place.0 = Some(HeldCapture { captured, record, origin: CaptureOrigin::TakenOver });
             }
-            // If the pod still runs, the next round captures it again.
+            // If the pod still runs, the next round captures it.
             Ok(None) => tracing::warn!(pod, "was captured by an earlier agent and is not any more"),
             Err(error) => tracing::error!(pod, error = chain(&error), "cannot be taken over"),
         }
     }
 
-    /// Sets the mark on a capture that was taken over: an earlier agent may have ended between the
-    /// capture and its mark. If the upgrade failed, the capture is complete only if the mark is already
-    /// there.
+    /// Marks the namespace of a capture that was taken over, because an earlier agent may have ended between the
+    /// capture and the mark. If the upgrade has failed, the capture is only complete if the mark is already there.
     fn marked(
         &self,
         record: &CaptureRecord,
@@ -333,7 +331,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The place of a pod; made if there is none.
+    /// The slot of a pod, which is created if there is none.
     fn place(&self, uid: &str) -> Arc<Mutex<CaptureSlot>> {
         Arc::clone(lock(&self.places).entry(uid.to_owned()).or_default())
     }
@@ -368,7 +366,7 @@ impl Keeper {
             }
             Err(failed) => {
                 self.count(failed);
-                // The next rounds retry a running pod; their caller logs new reasons.
+                // The next rounds retry a running pod, and their caller logs new reasons.
                 if origin == CaptureOrigin::Cni {
                     tracing::error!(pod = full, "cannot be captured: {failed}");
                 }
@@ -395,10 +393,9 @@ impl Keeper {
             CaptureChoice::Auto => Backend::ALL.to_vec(),
             CaptureChoice::Only(backend) => vec![backend],
         };
-        // A capture of an earlier sandbox of this pod has the same name, so it is released first.
+        // A capture of an earlier sandbox of this pod has the same name, so it must be released first.
         self.forget(place).map_err(|error| refused(&error))?;
-        // A stale mark, or one that another program set, would let the proxy start before the pod is
-        // captured.
+        // With an old mark, or one that another program has set, the proxy would start before the pod is captured.
         leno_capture::unmark(&netns).map_err(|error| refused(&error))?;
         let mut refusals = Vec::new();
         for backend in wanted {
@@ -443,7 +440,7 @@ impl Keeper {
         (backend, origin): (Backend, CaptureOrigin),
     ) -> Result<(), leno_capture::Error> {
         let mut captured = leno_capture::capture(backend, &record.workload())?;
-        // The mark comes last: a proxy that waits for it must be captured once it sees it.
+        // The mark is set last, because a proxy that waits for it must be captured when it sees the mark.
         if let Err(error) = leno_capture::mark(&record.netns) {
             captured.release()?;
             return Err(error);
@@ -452,7 +449,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether a backend can capture this pod; returns the pod's control group if the backend needs one.
+    /// Whether a backend can capture this pod. Returns the pod's control group if the backend needs it.
     fn usable(
         &self,
         backend: Backend,
@@ -463,7 +460,7 @@ impl Keeper {
         if backend != Backend::Ebpf {
             return Ok(None);
         }
-        // A node proxy is outside of the pod's user namespace.
+        // A node proxy is not in the pod's user namespace, so it has the same user in any case.
         if pod.own_users && pod.group.is_none() {
             return Err("with hostUsers: false its proxy is another user to the kernel".to_owned());
         }
@@ -488,8 +485,7 @@ impl Keeper {
     fn forget(&self, place: &mut CaptureSlot) -> Result<(), leno_capture::Error> {
         let Some(mut kept) = place.0.take() else { return Ok(()) };
         let pod = format!("{}/{}", kept.record.namespace, kept.record.name);
-        // Netfilter's rules end with their namespace, and by now its file may name another pod's
-        // namespace.
+        // Netfilter's rules end with their namespace, whose file may now name another pod's namespace.
         if (kept.captured.backend() == Backend::Ebpf || kept.record.is_alive())
             && let Err(error) = kept.captured.release()
         {

@@ -6,16 +6,16 @@
 //!                                       │  flows ──► leno-flows ────► the kernel ──► /metrics
 //!                                  install: the plugin's entry in the node's chain
 //! ```
-//! A pod is captured when its sandbox is made, before any of its containers starts. A pod that
-//! started while no agent ran is found by its processes. No request passes through the agent: when it
-//! ends, the kernel keeps what was set up, and the next agent takes it over from its records
-//! (`record`).
+//! A pod is captured when its sandbox is created, before any of its containers starts. A pod that was started
+//! while no agent ran is found by its processes. No request passes through the agent. When the agent ends,
+//! captures stay in the kernel, and the next agent takes them over with the help of records (`record`).
 //!
-//! A pod in node mode has no proxy of its own: the agent starts its broker (`brokers`) and hands it to the supervisor of
-//! node proxies, which is this program as well (`supervisor`), run beside the agent without its privileges.
+//! A pod in node mode contains no proxy. The agent starts its broker (`brokers`) and hands it to the supervisor of
+//! node proxies. The supervisor is the same program (`supervisor`), and runs beside the agent without its
+//! privileges.
 //!
-//! It does not know services, identities or policies, and has no connection to a proxy. Read `keeper`
-//! first. It exits with 0 after SIGTERM or SIGINT, 2 on an error, 64 on wrong usage.
+//! The agent handles no services, identities or policies, and has no connection to proxies. Read `keeper` first.
+//! The program exits with 0 after SIGTERM or SIGINT, with 2 on an error, and with 64 on wrong usage.
 
 mod admin;
 mod brokers;
@@ -42,9 +42,9 @@ use leno_program::ProgramFailure;
 
 use config::{Flags, Task};
 
-/// Worker threads of the runtime, beside those that capture.
+/// How many worker threads the runtime has, besides the blocking threads that capture.
 const THREADS: usize = 2;
-/// Most captures at once; each loads kernel programs or runs a command.
+/// Most captures at the same time. Each loads kernel programs or runs a command.
 const MAX_CAPTURES: usize = 8;
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn start(flags: Flags) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let ended = runtime.block_on(run::run(flags));
-    // A capture that is interrupted here is finished by the next agent.
+    // The next agent completes a capture that is interrupted here.
     runtime.shutdown_background();
     ended
 }

@@ -9,16 +9,16 @@ use leno_capture::Backend;
 use leno_program::Family;
 
 const FAILING: &str = "Pods whose last capture failed.";
-/// The plugin's requests, and the labels of their results.
+/// The plugin's requests. The labels of their results follow.
 const COMMANDS: [&str; 3] = ["add", "del", "check"];
 const RESULTS: [&str; 3] = ["captured", "passed", "failed"];
 /// The results of looking up the pod of a peer.
 const LOOKUPS: [&str; 3] = ["pod", "none", "failed"];
 
-/// Why a pod could not be captured; each is a label.
+/// Why a pod could not be captured. Each reason is the value of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FailureReason {
-    /// The pod asks for a backend that does not exist.
+    /// The pod requests a backend that does not exist.
     Annotation,
     /// No backend that the pod allows works on this node or for this pod.
     Unusable,
@@ -50,7 +50,7 @@ impl FailureReason {
 pub(crate) enum CaptureOrigin {
     /// A call of the CNI plugin, before the pod's containers started.
     Cni,
-    /// The API server listed it: the pod ran already.
+    /// The API server has listed the pod, which was already running.
     Reconciled,
     /// An earlier agent had captured it.
     TakenOver,
@@ -79,8 +79,8 @@ pub(crate) struct Metrics {
     pub(crate) installations: AtomicU64,
     pub(crate) installed: AtomicBool,
     pub(crate) followed: AtomicBool,
-    /// Whether all pods that ran when the agent started are captured, or have been tried often
-    /// enough. Not exported as a metric: `/ready` reports it.
+    /// Whether all pods that ran when the agent started are captured, or have been tried often enough. This is not
+    /// a metric; `/ready` reports it.
     pub(crate) reconciled: AtomicBool,
     pub(crate) watch_failures: AtomicU64,
 }
@@ -104,7 +104,7 @@ impl Metrics {
         *lock(&self.requests).entry((command, result)).or_default() += 1;
     }
 
-    /// Counts a lookup of the pod with an address at the API server, by its result.
+    /// Counts a lookup of the pod that has an address, by its result. The API server is asked for it.
     pub(crate) fn looked_up(&self, result: &'static str) {
         *lock(&self.lookups).entry(result).or_default() += 1;
     }
@@ -165,7 +165,7 @@ impl Metrics {
 /// Samples with their labels.
 type Rows<'a> = Vec<(Vec<(&'a str, &'a str)>, u64)>;
 
-/// The counts of all `known` labels, 0 for those that were not counted yet.
+/// The counts for all `known` labels; 0 for those that were not counted yet.
 fn counted<K: Copy + Ord>(
     known: impl IntoIterator<Item = K>,
     counts: &Mutex<BTreeMap<K, u64>>,
@@ -179,12 +179,12 @@ fn pairs<A: Copy, B: Copy, const N: usize, const M: usize>(a: [A; N], b: [B; M])
     a.into_iter().flat_map(|a| b.map(|b| (a, b))).collect()
 }
 
-/// The sample of a family without labels.
+/// The sample of a metric without labels.
 fn one(value: u64) -> Rows<'static> {
     vec![(Vec::new(), value)]
 }
 
-/// Ignores poisoning: no code panics while it holds one of these locks.
+/// Locks a mutex. Poisoning is ignored, because no code panics while it holds one of these locks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

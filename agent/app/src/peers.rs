@@ -1,12 +1,12 @@
-//! Names of peers on other nodes: looks up, at the API server, which pod has an address that pods of this node were
-//! connected to.
+//! Finds the names of peers on other nodes: asks the API server which pod has an address to which pods of this
+//! node were connected.
 //!
 //! ```text
 //!  flows with an unknown peer ─► due: a few in a round ─► list of pods with that address ─► the kernel's map of addresses
 //!                                 ▲                                                            │
 //!                                 └── looked up again after a minute, or ten if no pod has it  ◄┘
 //! ```
-//! Pods are not watched: a watch of all pods on each node would cost the API server and the agents more than these
+//! Pods are not watched, because watches of all pods by the agents of all nodes would cost more than these
 //! lookups.
 
 use std::collections::BTreeMap;
@@ -23,12 +23,14 @@ use crate::flows::Flows;
 use crate::metrics::Metrics;
 use crate::pod::Pod;
 
-/// How often some addresses are looked up. Their number is bounded, because the API server reads all pods for each one.
+/// How often addresses are looked up, and how many each time. The number is small, because the API server reads
+/// all pods for each address.
 const ROUND: Duration = Duration::from_secs(5);
 const MAX_ASKED: usize = 4;
-/// Most addresses that are remembered; above it, the one that was looked up longest ago is dropped.
+/// Most addresses that are cached. Above that, the one that was looked up longest ago is dropped.
 const MAX_KNOWN: usize = 4096;
-/// How long an answer is valid: when a pod has ended, another one may get its address.
+/// How long an answer with a pod and one without a pod are valid. When a pod has ended, another one may get its
+/// address.
 const NAMED: Duration = Duration::from_secs(60);
 const NAMELESS: Duration = Duration::from_secs(600);
 /// Longest wait for the API server.
@@ -37,7 +39,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(3);
 /// A namespace, and the name of a workload in it.
 type Name = (String, String);
 
-/// The addresses that were looked up.
+/// The addresses that were looked up, with the answers.
 #[derive(Debug, Default)]
 struct Peers(BTreeMap<IpAddr, ResolvedPeer>);
 
@@ -67,7 +69,7 @@ impl Peers {
         due
     }
 
-    /// Stores an answer. Returns an address that was dropped for it.
+    /// Caches an answer. Returns the address that was dropped for it, if any.
     fn take(&mut self, ip: IpAddr, name: Option<Name>, now: Instant) -> Option<IpAddr> {
         let is_full = self.0.len() >= MAX_KNOWN && !self.0.contains_key(&ip);
         let oldest = is_full.then(|| self.0.iter().min_by_key(|(_, known)| known.asked)).flatten();
@@ -107,7 +109,7 @@ pub(crate) async fn follow(client: Client, flows: Arc<Flows>, metrics: Arc<Metri
                     flows.name_peer(ip, None);
                 }
             };
-            // The runtime prints a panic; the next answer is handled.
+            // The runtime prints a panic, and the next answer is handled.
             let _ended = tokio::task::spawn_blocking(change).await;
         }
     }

@@ -1,4 +1,4 @@
-//! The part of a pod's specification that the agent uses.
+//! The fields of a pod that the agent uses.
 
 use std::time::Duration;
 
@@ -17,23 +17,24 @@ use leno_types::{Datagrams, InstanceName, UnknownDatagrams};
 
 mod probes;
 
-/// The name label of pods in which node proxies run. The label grants nothing: requests that processes of the proxies'
-/// user have counted are read from every meshed pod anyway.
+/// The name label of pods in which node proxies run. The label grants no rights: the agent reads the request
+/// counts of processes with the proxies' user in every meshed pod in any case.
 const SUPERVISORS: (&str, &str) = ("app.kubernetes.io/name", "leno-node");
 
-/// What the agent needs of a pod.
+/// The fields of a pod that the agent needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// The uid that the API server gave it, which no client can choose; the node's directories and
-    /// control groups are named by it. A static pod has another uid on the node, which the plugin
-    /// passes. Its annotations hold that uid too, but any user may write such an annotation to
-    /// point at another pod.
+    /// The uid that the API server has given the pod. No client can choose it, and the node's directories and
+    /// control groups are named after it. A static pod has another uid on the node, which the CNI plugin passes.
+    /// An annotation also contains that uid, but it is not used, because any user could write another pod's uid in
+    /// it.
     pub(crate) uid: String,
-    /// The workload that created it, as users know it: its Deployment, StatefulSet, CronJob, ..., or the pod itself.
+    /// The workload that has created it, as users refer to it: its Deployment, StatefulSet, CronJob, ..., or the
+    /// pod itself.
     pub(crate) workload: String,
-    /// Whether it has a proxy, be it a sidecar or a node proxy, and a network namespace of its own.
+    /// Whether it has a proxy, either a sidecar or a node proxy, and a network namespace of its own.
     pub(crate) meshed: bool,
     /// Whether it has a network namespace of its own.
     pub(crate) own_network: bool,
@@ -41,28 +42,27 @@ pub(crate) struct Pod {
     pub(crate) has_node_proxies: bool,
     /// Whether all its containers have ended for good.
     pub(crate) ended: bool,
-    /// Where its flows are to be read, as it says, or in node mode its namespace. The injector writes what a namespace sets to each
-    /// pod that gets a sidecar.
+    /// The source of its flow metrics that it sets or, in node mode, that its namespace sets. For pods with a
+    /// sidecar, the injector copies the namespace's setting to the pod.
     pub(crate) flows: Option<Result<FlowMetricsSource, UnknownFlowMetricsSource>>,
-    /// The same of the most that accounting for its flows may cost.
+    /// The CPU budget for accounting its flows, set in the same way.
     pub(crate) flow_budget: Option<Result<CpuBudget, UnknownBudget>>,
-    /// The same of its capture.
+    /// Its choice of capture, set in the same way.
     pub(crate) capture: Option<Result<CaptureChoice, UnknownBackend>>,
     /// Which of its datagrams its proxy carries, set in the same way.
     pub(crate) datagrams: Option<Result<Datagrams, UnknownDatagrams>>,
-    /// Whether it has a user namespace, so that its user ids differ from the node's (`hostUsers:
-    /// false`).
+    /// Whether it has a separate user namespace, so that its user IDs differ from the node's (`hostUsers: false`).
     pub(crate) own_users: bool,
     /// Whether it sets kernel parameters (sysctls) in its namespaces.
     pub(crate) sysctls: bool,
     pub(crate) account: String,
-    /// Its annotation for node mode, if it has no proxy and has a network namespace of its own.
+    /// Its annotation for node mode, if it has no sidecar but a network namespace of its own.
     pub(crate) mode: Option<PodMode>,
     /// Which pods share its process in node mode, if its own annotation sets that.
     pub(crate) share: Option<String>,
-    /// How long it must be busy before it gets a process of its own: the text of its own annotation, if it has one.
+    /// How long it must be busy before it gets its own proxy process: the text of its annotation, if it has one.
     pub(crate) promotion: Option<String>,
-    /// The same from the annotation of its namespace.
+    /// The same setting of its namespace, which applies if it has no annotation.
     pub(crate) namespace_promotion: Option<String>,
     /// Its HTTP probes as JSON, for its node proxy.
     pub(crate) probes: String,
@@ -88,7 +88,7 @@ impl NamespaceSettings {
         PodMode::default().is_node(self.mode)
     }
 
-    /// Reads a namespace of the API server; `None` if it sets nothing.
+    /// The settings of a namespace; `None` if it sets nothing.
     pub(crate) fn new(metadata: &ObjectMeta) -> Option<Self> {
         let (labels, annotations) = (metadata.labels.as_ref(), metadata.annotations.as_ref());
         let of = |name| setting(labels, annotations, name);
@@ -106,7 +106,7 @@ impl NamespaceSettings {
 }
 
 impl Pod {
-    /// Reads a pod of the API server.
+    /// Reads the fields of a pod of the API server.
     pub(crate) fn new(object: &Object) -> Self {
         let metadata = &object.metadata;
         let spec = object.spec.as_ref();
@@ -161,7 +161,7 @@ impl Pod {
         }
         let Ok(name) = InstanceName::new(&self.namespace, &self.name) else { return self };
         let share = self.share.as_ref().or(namespace.and_then(|settings| settings.share.as_ref()));
-        // The injector rejects misspelt values; one that is set later is ignored.
+        // The injector rejects invalid values. A value that became invalid later is ignored.
         let share: ProcessSharing = share.and_then(|text| text.parse().ok()).unwrap_or_default();
         self.group = Some(share.group(&name, &self.account));
         self.namespace_promotion = namespace.and_then(|settings| settings.promotion.clone());
@@ -175,8 +175,8 @@ impl Pod {
         self
     }
 
-    /// The description of the pod for its node proxy, if it is in node mode. `captured`: which of its datagrams are
-    /// captured, which may differ from the present annotations.
+    /// The description of the pod for its node proxy, if it is in node mode. `captured` is which of its datagrams
+    /// are captured, which may differ from its present annotations.
     pub(crate) fn placed(&self, captured: Datagrams) -> Option<PlacedPod> {
         Some(PlacedPod {
             namespace: self.namespace.clone(),
@@ -192,8 +192,8 @@ impl Pod {
     }
 }
 
-/// How long a pod must be busy before it gets a process of its own, in ms; 0 turns that off. The injector rejects
-/// invalid values; one that is set later is ignored.
+/// How long a pod must be busy before it gets its own proxy process, in milliseconds; 0 turns that off. The
+/// injector rejects invalid values. A value that became invalid later is ignored.
 fn promote_after_ms(said: Option<&str>) -> Option<u64> {
     let after = promote_after(said?).ok()?;
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -339,7 +339,8 @@ mod tests {
         }
     }
 
-    /// A value of a namespace that the agent follows for pods in node mode, or what else is so of that setting.
+    /// A value for a setting of a namespace that the agent follows for pods in node mode. The error is the reason
+    /// why the agent does not follow the setting.
     fn of_namespace(setting: &str) -> Result<&'static str, &'static str> {
         Ok(match setting {
             "leno.dev/share" => "namespace",

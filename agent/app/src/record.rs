@@ -1,7 +1,7 @@
-//! The captured pods as files, from which the next agent takes them over.
+//! Records the captured pods in files, from which the next agent takes them over.
 //!
-//! There is one file for each pod, in a directory that a reboot of the node empties; the captures end then as well. The
-//! file is written before the pod is captured, so that every capture has a record.
+//! There is one file for each pod, in a directory that is emptied when the node reboots, which also ends the
+//! captures. The file is written before the pod is captured, so that every capture has a record.
 
 use std::fs;
 use std::io;
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::NetnsId;
 
-/// Prefix of a pod's name among the captured workloads of the node.
+/// The prefix of a pod's name among the captured workloads of the node.
 const OWNER: &str = "pod-";
-/// Suffix of every record's file name.
+/// The suffix of the name of every record's file.
 const SUFFIX: &str = ".json";
 
 /// A captured pod.
@@ -24,25 +24,25 @@ pub(crate) struct CaptureRecord {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// The runtime's id of its sandbox; `None` if the pod was captured after its containers had
-    /// started.
+    /// The runtime's ID of the pod's sandbox; `None` if the pod was captured after its containers had started.
     pub(crate) container: Option<String>,
     pub(crate) netns: PathBuf,
     pub(crate) netns_id: NetnsId,
-    /// `None` if the backend needs no control group.
+    /// The pod's control group; `None` if the backend needs none.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) backend: String,
-    /// When it was captured, in seconds since 1970; `None` in a record of an earlier version.
+    /// When the pod was captured, in seconds since 1970; `None` in a record of an earlier version.
     #[serde(default)]
     pub(crate) since_unix_s: Option<u64>,
-    /// Which of its datagrams the proxy carries, as `leno.dev/udp` has it; empty in a record of an earlier version.
+    /// Which of its datagrams the proxy carries, as a value of `leno.dev/udp`; empty in a record of an earlier
+    /// version.
     #[serde(default)]
     pub(crate) datagrams: String,
 }
 
 impl CaptureRecord {
-    /// The capture's input. Connections are refused while the proxy does not listen: a pod's proxy
-    /// runs from before its first container until after its last.
+    /// The capture's input. Connections are refused while the proxy does not listen. In a healthy pod it listens
+    /// from before the first container starts until after the last one ends.
     pub(crate) fn workload(&self) -> CaptureTarget {
         let cgroup = self.cgroup.clone().unwrap_or_default();
         CaptureTarget {
@@ -59,7 +59,7 @@ impl CaptureRecord {
         }
     }
 
-    /// The backend that captures it; `None` if this version does not have that backend.
+    /// The backend that captures the pod; `None` if this version does not have that backend.
     pub(crate) fn backend(&self) -> Option<Backend> {
         self.backend.parse().ok()
     }
@@ -75,7 +75,7 @@ pub(crate) fn owner(uid: &str) -> String {
     format!("{OWNER}{uid}")
 }
 
-/// The uid of the pod behind a captured workload's name; `None` if it is not a pod of this agent.
+/// The uid of the pod with this name among the captured workloads; `None` if it is not a pod of this agent.
 pub(crate) fn pod_of(owner: &str) -> Option<&str> {
     owner.strip_prefix(OWNER)
 }
@@ -85,7 +85,7 @@ pub(crate) fn pod_of(owner: &str) -> Option<&str> {
 pub(crate) struct CaptureRecords(PathBuf);
 
 impl CaptureRecords {
-    /// Opens the directory, and makes it if it is missing.
+    /// Opens the directory, and creates it if it is missing.
     pub(crate) fn open(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         Ok(Self(directory.to_owned()))
@@ -93,18 +93,18 @@ impl CaptureRecords {
 
     pub(crate) fn write(&self, record: &CaptureRecord) -> io::Result<()> {
         let text = serde_json::to_string(record)?;
-        // Renamed when complete: a half-written record would leave a captured pod without one.
+        // Renamed when complete. With a half-written record, the capture would have no record.
         let fresh = self.0.join(format!("{}.new", record.uid));
         fs::write(&fresh, text)?;
         fs::rename(fresh, self.file(&record.uid))
     }
 
-    /// The current record of a pod; `None` if there is none or it cannot be read.
+    /// The present record of a pod; `None` if there is none, or if it cannot be read.
     pub(crate) fn of(&self, uid: &str) -> Option<CaptureRecord> {
         serde_json::from_str(&fs::read_to_string(self.file(uid)).ok()?).ok()
     }
 
-    /// Succeeds if there is none.
+    /// Removes the record of a pod. Succeeds if there is none.
     pub(crate) fn remove(&self, uid: &str) -> io::Result<()> {
         match fs::remove_file(self.file(uid)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -125,7 +125,7 @@ impl CaptureRecords {
                 Ok(Err(error)) => {
                     tracing::warn!(file = %path.display(), %error, "a record is not understood");
                 }
-                // Removed since the directory was listed.
+                // The file was removed since the directory was listed.
                 Err(error) => tracing::debug!(file = %path.display(), %error, "a record is gone"),
             }
         }

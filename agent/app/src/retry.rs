@@ -1,24 +1,25 @@
-//! When the capture of a pod is retried after a failure, and how long failures keep the agent from being ready.
+//! Decides when a failed capture is retried, and how long failures keep the agent from being ready.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Wait after the first failure, shorter than the time between two rounds; each further failure doubles it.
+/// The wait after the first failure. It is shorter than the time between two rounds. Each further failure doubles
+/// it.
 const FIRST: Duration = Duration::from_secs(4);
-/// Longest wait, and so the longest delay before the agent notices that a node was repaired.
+/// The longest wait, which is also how long it may take until the agent notices that a node was repaired.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Failures after which a pod no longer keeps the agent from being ready. Transient errors, such as another
-/// program's lock on the rules, are over within the 20 s that these tries take; a pod that can never be captured
-/// must not block a rollout.
+/// The number of failures after which a pod no longer keeps the agent from being ready. These attempts take about
+/// 20 s, in which transient errors, such as another program's lock on the rules, pass. A pod that can never be
+/// captured must not block a rollout.
 const GIVEN_UP: u32 = 3;
 
 /// The pods whose capture failed, by uid.
 #[derive(Debug, Default)]
 pub(crate) struct RetryQueue {
     failed: HashMap<String, Failure>,
-    /// The pods that ran when the agent started and failed in the first round; `None` until that round is
+    /// The pods that ran when the agent started and whose first attempt failed; `None` until the first round is
     /// complete.
     awaited: Option<HashSet<String>>,
 }
@@ -31,17 +32,17 @@ struct Failure {
 }
 
 impl RetryQueue {
-    /// Whether a pod may be tried now. A pod that has not failed always may.
+    /// Whether a pod may be tried now. A pod that has not failed may always be tried.
     pub(crate) fn is_due(&self, uid: &str, now: Instant) -> bool {
         self.failed.get(uid).is_none_or(|failure| failure.due <= now)
     }
 
-    /// The pod is captured, or need not be.
+    /// Records that the pod is captured, or need not be.
     pub(crate) fn done(&mut self, uid: &str) {
         self.failed.remove(uid);
     }
 
-    /// Notes a failure; true if its reason differs from the last one's, so that the caller logs it.
+    /// Records a failure. Returns true if its reason differs from the last one, so that the caller logs it.
     pub(crate) fn failed(&mut self, uid: &str, why: String, now: Instant) -> bool {
         let last = self.failed.remove(uid);
         let is_new = last.as_ref().is_none_or(|last| last.why != why);
@@ -52,7 +53,8 @@ impl RetryQueue {
         is_new
     }
 
-    /// The first round is complete: the pods that have failed by now are awaited. Later calls do nothing.
+    /// Records that the first round is complete. The agent waits for the pods that have failed by now. Later calls
+    /// do nothing.
     pub(crate) fn listed(&mut self) {
         self.awaited.get_or_insert_with(|| self.failed.keys().cloned().collect());
     }
@@ -63,7 +65,7 @@ impl RetryQueue {
         self.awaited.as_ref().is_some_and(|awaited| !awaited.iter().any(holds))
     }
 
-    /// Time until the next try, by uid.
+    /// The time until the next attempt, by uid.
     pub(crate) fn next(&self, now: Instant) -> HashMap<String, Duration> {
         let until = |one: &Failure| one.due.saturating_duration_since(now);
         self.failed.iter().map(|(uid, one)| (uid.clone(), until(one))).collect()
@@ -112,7 +114,7 @@ mod tests {
             fail(&mut retry, uid, 1);
         }
         retry.listed();
-        // A pod that fails later, and a second listing after the watch restarted, do not extend the wait.
+        // Neither a pod that fails later nor a second listing after a restart of the watch extends the wait.
         fail(&mut retry, "later", 1);
         retry.listed();
         retry.done("mended");

@@ -29,10 +29,10 @@ use crate::record::CaptureRecords;
 use crate::retry::RetryQueue;
 use crate::{server, sizes};
 
-/// How often all pods of the node are checked, besides when one changes: pods that ended unreported
-/// are released, and failed captures are retried.
+/// How often all pods of the node are checked, in addition to pods that change. The check releases pods whose end
+/// was not reported, and retries failed captures.
 const ROUND: Duration = Duration::from_secs(5);
-/// Changes that wait to be handled; the watch is delayed when the channel is full.
+/// Most changes that wait to be handled. The watch is delayed when the channel is full.
 const MAX_CHANGES: usize = 64;
 
 /// Runs until SIGTERM or SIGINT. Captured pods stay captured.
@@ -135,7 +135,7 @@ async fn reconcile(
             pod = changed.recv() => match pod {
                 Some(PodChange::Pod(pod)) => vec![*pod],
                 Some(PodChange::Listed) => {
-                    // The channel keeps the order: all pods of the listing were handled before.
+                    // The channel keeps the order, so all pods of the list were handled before.
                     lock(&retry).listed();
                     Vec::new()
                 }
@@ -178,7 +178,7 @@ async fn reconcile(
     }
 }
 
-/// Checks a pod, unless it failed before and its next try is not due yet.
+/// Checks a pod, unless its last attempt has failed and the next one is not due yet.
 fn reconcile_one(keeper: &Keeper, retry: &Mutex<RetryQueue>, pod: &Pod) {
     if !lock(retry).is_due(&pod.uid, Instant::now()) {
         return;
@@ -197,7 +197,7 @@ fn reconcile_one(keeper: &Keeper, retry: &Mutex<RetryQueue>, pod: &Pod) {
 
 /// Removes everything of the mesh from this node.
 pub(crate) fn cleanup(node: &NodeFlags) -> anyhow::Result<()> {
-    // The plugin goes first, so that pods that start meanwhile are not captured.
+    // The plugin is removed first, so that pods that start in the meantime are not captured.
     if let Some(installation) = installation(node) {
         installation.remove()?;
     }
@@ -219,21 +219,20 @@ pub(crate) fn cleanup(node: &NodeFlags) -> anyhow::Result<()> {
     if !left.is_empty() {
         bail!("this is left on the node: {}; call this again", left.join("; "));
     }
-    // The folder may hold files of another program, such as a mesh on one machine; then it is not
-    // removed.
+    // The folder may contain files of another program, such as a mesh of `leno up`. Then it is not removed.
     let _others = std::fs::remove_dir(&node.state);
     tracing::info!("nothing of the mesh is left on this node");
     Ok(())
 }
 
-/// Removes the folder of records if it is empty; returns the records that are left in it.
+/// Removes the folder of records if it is empty. Returns the records that are left in it.
 fn unfinished(records: &Path) -> anyhow::Result<Vec<String>> {
     let mut left = Vec::new();
     let entries =
         std::fs::read_dir(records).with_context(|| format!("reading {}", records.display()))?;
     for entry in entries {
         let path = entry?.path();
-        // A file that was not completed belongs to a pod that was not captured yet.
+        // A file that is not complete belongs to a pod that was not captured yet.
         if path.extension().is_some_and(|extension| extension == "new") {
             remove(&path)?;
         } else {

@@ -1,4 +1,4 @@
-//! Serves the CNI plugin, on a socket that only root may open.
+//! Serves the CNI plugin on a socket that only root may open.
 
 use std::fs;
 use std::io;
@@ -18,13 +18,12 @@ use crate::host::NetnsId;
 use crate::keeper::Keeper;
 use crate::pod::Pod;
 
-/// Most calls at once. A runtime starts a few pods at a time, and all pods of a node after a
-/// reboot.
+/// Most calls at the same time. A runtime starts a few pods at a time, but all pods of a node after a reboot.
 const MAX_CALLS: usize = 64;
-/// Longest wait for the plugin's request, one line that it sends at once.
+/// Longest wait for the plugin's request, which is one line that it sends at once.
 const LINE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Listens; replaces the socket of an earlier agent.
+/// Creates the socket, and replaces that of an earlier agent.
 pub(crate) fn listen(socket: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -58,7 +57,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// The parts of the agent that handle a call: they capture pods and account for their flows.
+/// The parts of the agent that handle a call: the keeper captures pods, and the other accounts for flows.
 type NodeServices = (Arc<Keeper>, Arc<Flows>);
 
 async fn call(stream: UnixStream, cluster: &PodSource, node: NodeServices) -> io::Result<()> {
@@ -93,7 +92,7 @@ async fn answer(request: PluginRequest, cluster: &PodSource, node: NodeServices)
     answer
 }
 
-/// Carries out a request. Returns the name of the backend that captures the pod, if one does.
+/// Carries out a request. Returns the name of the backend that captures the pod, if it is captured.
 async fn decide(
     request: PluginRequest,
     cluster: &PodSource,
@@ -107,8 +106,7 @@ async fn decide(
     }
     let known = match cluster.pod(namespace, name, uid).await {
         Ok(Some(pod)) => Some(pod),
-        // The plugin has read from the pod's volumes that it has a proxy; that is enough to capture
-        // it.
+        // The plugin has seen from the pod's volumes that it has a proxy, which is enough to capture it.
         _ if request.has_proxy == Some(true) => assumed(&request),
         Err(why) if request.has_proxy.is_none() => {
             return Err(format!("whether it has a proxy is not known: {why}"));
@@ -116,7 +114,7 @@ async fn decide(
         Ok(None) | Err(_) => None,
     };
     let Some(mut pod) = known.filter(|pod| pod.meshed) else { return Ok(None) };
-    // The UID that the runtime passes is the kubelet's, after which the node's directories are named.
+    // The uid that the runtime passes is the kubelet's, after which the node's directories are named.
     if let Some(uid) = request.uid {
         pod.uid = uid;
     }
@@ -129,7 +127,7 @@ async fn decide(
     let (of_pod, added_to) = (pod.clone(), Arc::clone(&keeper));
     let add = move || {
         let added = keeper.add(&pod, &netns, &request.container);
-        // Before its containers start, so that their first connections are accounted for.
+        // Enrolled before its containers start, so that their first connections are counted.
         let place = || NetnsId::of(&netns).map(|id| (netns.clone(), id));
         flows.follow(&pod, place, || keeper.cgroup_of(&pod.uid));
         added
@@ -139,7 +137,7 @@ async fn decide(
     Ok(Some(backend.to_string()))
 }
 
-/// A pod that the API server has not reported. The plugin has seen from its volumes that it has a proxy; other
+/// A pod that the API server has not reported. The plugin has seen from its volumes that it has a proxy. Its other
 /// properties are assumed.
 fn assumed(request: &PluginRequest) -> Option<Pod> {
     Some(Pod {
@@ -167,7 +165,7 @@ fn assumed(request: &PluginRequest) -> Option<Pod> {
     })
 }
 
-/// Runs a capture on another thread, because it blocks: it loads kernel programs and runs commands.
+/// Runs blocking work, such as loading kernel programs or running commands, on another thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("captures do not panic")
 }

@@ -1,4 +1,5 @@
-//! The sizes of the table of flows and of the ring of their changes, from the annotations of the node's object.
+//! Reads the sizes of the table of flows and of the ring buffer of flow events from the annotations of the Node
+//! object.
 //!
 //! ```text
 //!  leno.dev/flow-map-size, -ring-size of the Node ─► watch ─► else the sizes of the chart ─► the kernel
@@ -17,19 +18,20 @@ use leno_resources::{FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION, flow_s
 
 use crate::flows::Flows;
 
-/// The longest wait after a failed watch, without the jitter.
+/// The longest wait after a failed watch, without the random addition.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Longest wait for the API server at the start.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
-/// The settings to start with. They are read first, so that a table that an earlier agent has enlarged is not shrunk in
-/// the meantime. If the API server does not answer soon, the settings are those of the chart.
+/// The settings at the start. The annotations are read before the programs are loaded, so that a table that an
+/// earlier agent has enlarged is not shrunk in between. If the API server does not answer soon, the chart's
+/// settings are used.
 pub(crate) async fn at_start(client: &Client, node: &str, usual: LedgerSettings) -> LedgerSettings {
     let nodes = Api::<Node>::all(client.clone());
     let asked = tokio::time::timeout(ASK_LIMIT, nodes.get_opt(node)).await;
     let found = asked.ok().and_then(Result::ok).flatten();
     let annotations = found.and_then(|node| node.metadata.annotations).unwrap_or_default();
-    // The watch reports invalid annotations.
+    // The watch will report invalid annotations.
     sizes(&annotations, usual).unwrap_or(usual)
 }
 
@@ -54,11 +56,11 @@ pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usua
             Ok(settings) => {
                 refused = None;
                 let flows = Arc::clone(&flows);
-                // The runtime prints a panic; the next change is handled.
+                // The runtime prints a panic, and the next change is handled.
                 let _ended =
                     tokio::task::spawn_blocking(move || flows.resize(settings.sizes)).await;
             }
-            // The same error is reported once: the node's status, and with it the object, changes often.
+            // The same error is only reported once, although the object changes often because of its status.
             Err(why) if refused.as_ref() == Some(&why) => {}
             Err(why) => {
                 tracing::warn!("the sizes for flows stay as they are: {why}");
@@ -68,7 +70,7 @@ pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usua
     }
 }
 
-/// The settings with the sizes in these annotations.
+/// The settings, with the sizes in these annotations applied.
 fn sizes(
     annotations: &BTreeMap<String, String>,
     usual: LedgerSettings,

@@ -1,17 +1,19 @@
 //! The supervisor of node proxies (`leno-agent supervise`, DaemonSet `leno-node`): groups the pods that the agent hands
 //! over, and keeps a process running for each group (`leno_supervise::Group`).
 //!
-//! It runs in a pod of its own beside the agent's, so an update of the agent ends no proxy. The proxy processes are its
-//! children, and end with it. It handles no traffic and has no permissions in the cluster. The token in its pod, with
-//! which certificates of the node's pods are requested, is read by the proxies only.
+//! The supervisor runs in a separate pod beside the agent's, so an update of the agent ends no proxy. The proxy
+//! processes are its children, and end with it. It handles no traffic and has no permissions in the cluster. Its
+//! pod contains the token for requesting certificates for the node's pods, which only the proxies read.
 //!
-//! An update starts the next supervisor beside this one. The next one serves each pod with a process of its own, from the
-//! same listeners; then the agent releases the pod here, and this one's process finishes the pod's open streams.
+//! An update starts the next supervisor beside this one. The next supervisor serves each pod with its own
+//! processes, from the same listeners. Then the agent orders this supervisor to release the pod, and its process
+//! finishes the pod's open streams.
 //!
 //! ```text
 //!  serves ── SIGTERM ──► serves until another one does ── no pod is left, or no other one comes ──► finishes ──► ends
 //! ```
-//! While it finishes, it stays connected to the agent: if a pod ends, its streams here are cut too.
+//! While it finishes, it stays connected to the agent, so that when a pod ends, the pod's streams here are closed
+//! as well.
 
 #![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
@@ -50,20 +52,19 @@ mod promotion;
 use page::SupervisorCounts;
 use promotion::NextGroup;
 
-/// The pause before the agent's socket is tried again.
+/// The pause before the next attempt to connect to the agent's socket.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Longest wait for an agent that does not read reports.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the requests of a pod that ends are finished; its application has ended by then. The bound also applies to
-/// pods that this supervisor still serves when it ends.
+/// How long the open requests of a pod that has ended may be finished. The pod's application has ended by then.
+/// The bound also applies to pods that this supervisor still serves when it ends.
 const LEAVE_BOUND: Duration = Duration::from_secs(5);
 /// How long this supervisor continues to serve after it was asked to end, if there is no other supervisor. The
-/// DaemonSet starts the next one at once, for whatever reason this one ends. If there is another one, this one waits
-/// for it as long as the grace period permits: the other one may get no certificates while the controller is
-/// unavailable.
+/// DaemonSet normally starts the next one at once. If there is another supervisor, this one waits for it as long
+/// as the grace period permits, because the other one cannot get certificates while the controller is unavailable.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
-/// The same while no agent is connected: only the agent knows whether there is another supervisor, and the agent may be
-/// updated at the same time.
+/// As [`SUCCESSOR_WAIT`], but while no agent is connected. Only the agent can report another supervisor, and the
+/// agent may be updated at the same time.
 const AGENT_WAIT: Duration = Duration::from_secs(120);
 /// The same while there is no socket of an agent: an agent that ends leaves its socket, and one that starts replaces it at
 /// once. `leno-agent cleanup` removes it, and with it everything that brings connections to this node's proxies.
@@ -72,10 +73,11 @@ const REMOVED_WAIT: Duration = Duration::from_secs(2);
 const REMOVED_BOUND: Duration = Duration::from_secs(30);
 /// A proxy process has a bound of its own for finishing streams. If it exceeds that by this much, the streams are cut.
 const SLACK: Duration = Duration::from_secs(60);
-/// Longest wait for the agent to read that this supervisor ends. The wait takes time from the grace period.
+/// Longest wait until the agent has read that this supervisor is ending. This time is missing from the grace
+/// period.
 const ENDING_PATIENCE: Duration = Duration::from_secs(2);
-/// A supervisor with a new pod that is not served yet is not ready, but for at most this long, so that a pod that gets
-/// no certificate cannot block an update.
+/// How long a supervisor with a new pod that is not served yet counts as not ready. This is bounded, so that a pod
+/// that gets no certificate cannot block an update.
 const SERVING_PATIENCE: Duration = Duration::from_secs(30);
 /// Variables with this prefix are the proxies' settings.
 const PREFIX: &str = "LENO_";
@@ -84,12 +86,12 @@ const PREFIX: &str = "LENO_";
 struct ServedPodTable {
     program: PathBuf,
     token: PathBuf,
-    /// How long streams may go on in processes of this supervisor while another one serves their pods.
+    /// How long streams may continue in processes of this supervisor after another one serves their pods.
     handover: Duration,
     promotion: PromotionRules,
     pods: BTreeMap<String, ServedPod>,
     groups: BTreeMap<String, (Rc<Group>, u16)>,
-    /// Which pods go from another process to one of this supervisor now.
+    /// Decides which pods may move from another process to one of this supervisor now.
     successions: SuccessionTurns,
     agent: Option<Rc<AsyncChannel>>,
     /// There is no socket of an agent: the mesh was removed from this node.
@@ -98,9 +100,9 @@ struct ServedPodTable {
     /// Pods that have left their group and still have streams here.
     leaving: BTreeMap<u64, LeavingPod>,
     ending: OwnEnding,
-    /// The connected agent has reported another supervisor, which will take over.
+    /// Whether the connected agent has reported another supervisor, which will take over.
     has_successor: bool,
-    /// This supervisor has been ready once, so an update may continue with the next node.
+    /// Whether this supervisor has been ready once, so that an update may continue with the next node.
     was_ready: bool,
     counts: Rc<SupervisorCounts>,
     /// Notified when a pod leaves its group, and when its last stream has ended.
@@ -114,30 +116,30 @@ struct ServedPod {
     group: String,
     /// The channel to its broker, which is handed to the next agent.
     orders: Rc<Channel>,
-    /// Distinguishes it from an earlier one of the same uid with another broker.
+    /// Distinguishes this membership from an earlier one of the same pod with another broker.
     number: u64,
     joined: Instant,
-    /// Whether its connections are accepted.
+    /// Whether a process accepts the pod's connections.
     serving: bool,
     promotion: Promotion,
-    /// The group that it moves to.
+    /// The group to which the pod is moving.
     next: Option<NextGroup>,
 }
 
 /// A pod that has left its group.
 struct LeavingPod {
     uid: String,
-    /// Notified when its streams have to end within [`LEAVE_BOUND`].
+    /// Notified when the pod's streams must end within [`LEAVE_BOUND`].
     hurry: Rc<Notify>,
 }
 
-/// Whether this supervisor was asked to end.
+/// Whether this supervisor was asked to end, and what it does until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnEnding {
     No,
-    /// It serves its pods until another supervisor does.
+    /// The supervisor still serves its pods until another supervisor does.
     Serves,
-    /// It finishes its open streams.
+    /// The supervisor finishes its open streams.
     Finishes,
 }
 
@@ -173,7 +175,7 @@ pub(crate) fn run(flags: SuperviseFlags) -> anyhow::Result<()> {
     let handover = Duration::from_secs(flags.handover_timeout_s);
     let served = ServedPodTable::new(program, flags.token, (handover, promotion));
     let served = Rc::new(RefCell::new(served));
-    // A runtime of one thread: the proxy processes end with the thread that started them.
+    // The runtime has one thread, because the proxy processes end with the thread that has started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
@@ -211,7 +213,7 @@ async fn finish(served: &SharedPods) {
     let longest = served.borrow().longest_handover();
     let latest = tokio::time::Instant::now() + longest;
     tokio::select! {
-        // A pod that is not being served here has no streams here either.
+        // A pod that is not served yet has no streams here.
         () = until(served, |served| !served.pods.values().any(|pod| pod.serving)) => {}
         () = until_alone(served) => {}
         () = tokio::time::sleep_until(latest) => {}
@@ -269,7 +271,7 @@ async fn until_alone(served: &SharedPods) {
     }
 }
 
-/// Tells the agent that this supervisor is ending. If that fails, it is told on the next connection.
+/// Informs the agent that this supervisor is ending. If that fails, the next connection informs it.
 async fn announce(served: &SharedPods, ending: OwnEnding) {
     served.borrow_mut().ending = ending;
     let agent = served.borrow().agent.clone();
@@ -291,7 +293,7 @@ async fn until(served: &SharedPods, holds: impl Fn(&ServedPodTable) -> bool) {
     }
 }
 
-/// Connects to the agent of the node, and again after each agent has ended.
+/// Connects to the agent of the node. When an agent ends, connects to the next one.
 async fn follow(served: &SharedPods, socket: &Path, began_ms: u64) {
     let mut failing = false;
     loop {
@@ -311,10 +313,10 @@ async fn follow(served: &SharedPods, socket: &Path, began_ms: u64) {
     }
 }
 
-/// Obeys one agent, until the connection ends.
+/// Carries out the orders of one agent, until the connection ends.
 async fn meet(served: &SharedPods, channel: Channel, began_ms: u64) -> io::Result<()> {
     let agent = Rc::new(AsyncChannel::new(channel)?);
-    // Other tasks change the table only at an `await`, so the two values belong together.
+    // The two values match, because other tasks change the table only at an `await`.
     let (held, ending) = (served.borrow().held()?, served.borrow().ending);
     for (report, orders) in &held {
         agent.send_within(PATIENCE, report, &[orders.as_fd()]).await?;
@@ -325,7 +327,8 @@ async fn meet(served: &SharedPods, channel: Channel, began_ms: u64) -> io::Resul
     agent.send_within(PATIENCE, &PlacementReport::Complete { began_ms }, &[]).await?;
     served.borrow_mut().connect(Some(Rc::clone(&agent)));
     tracing::info!(pods = held.len(), "connected to the agent");
-    // From here on other tasks report all changes. The changes since the table was read are reported now.
+    // From here on, other tasks report all changes. Changes between the reading of the table and this point are
+    // reported now.
     let changes = served.borrow().changes_since(&held, ending);
     for report in changes {
         agent.send_within(PATIENCE, &report, &[]).await?;
@@ -351,10 +354,11 @@ async fn meet(served: &SharedPods, channel: Channel, began_ms: u64) -> io::Resul
     Ok(())
 }
 
-/// Has a proxy process serve a pod. `succeeds`: the process of another supervisor serves it until then.
+/// Makes a proxy process serve a pod. `succeeds` is whether the process of another supervisor serves the pod until
+/// then.
 fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
     if served.borrow().ending == OwnEnding::Finishes {
-        // The agent gives the pod to another supervisor once it learns that this one no longer serves.
+        // The agent will give the pod to another supervisor once it is informed that this one no longer serves.
         return;
     }
     let name = match InstanceName::new(&pod.namespace, &pod.name) {
@@ -371,7 +375,7 @@ fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
             return;
         }
     };
-    // A recreated pod of a StatefulSet has the name of its predecessor.
+    // When a StatefulSet creates a pod again, it has the same name as its predecessor.
     let same_name = |held: &&ServedPod| held.name == name && held.pod.uid != pod.uid;
     let earlier = served.borrow().pods.values().find(same_name).map(|held| held.pod.uid.clone());
     if let Some(uid) = earlier {
@@ -386,7 +390,7 @@ fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
         let rules = promotion::rules(served.promotion, &pod);
         let (key, promotion) = match before {
             Some(mut before) => {
-                // `settle` sets below whether the pod is promoted.
+                // Whether the pod is promoted is set by `settle` below.
                 before.promotion.follow(rules, Instant::now());
                 (before.group, before.promotion)
             }
@@ -425,7 +429,7 @@ fn change(served: &SharedPods, now: &PlacedPod) {
     promotion::go(served, &now.uid);
 }
 
-/// Has the process of a group serve a pod, through this broker.
+/// Makes the process of a group serve a pod through this broker.
 fn join(
     served: &SharedPods,
     uid: &str,
@@ -454,7 +458,7 @@ fn join(
     tokio::task::spawn_local(report(Rc::clone(served), (uid.to_owned(), number), name, happened));
 }
 
-/// Tells the agent what happens to a pod that has joined with this number. Returns once the group has dropped the
+/// Reports to the agent what happens to the membership `number` of a pod. Returns when the group has dropped the
 /// sender of the events.
 async fn report(
     served: SharedPods,
@@ -496,7 +500,7 @@ async fn report(
             if matches!(happened, MemberEvent::Lost(_)) {
                 served.counts.lost();
             }
-            // The pod may have left since, or have another broker.
+            // The pod may have left since then, or may have another broker.
             let this = served.pods.get_mut(&uid).filter(|pod| pod.number == number);
             let Some(pod) = this else { continue };
             pod.serving = happened == MemberEvent::Serving;
@@ -523,13 +527,13 @@ async fn tell_agent(served: &SharedPods, report: &PlacementReport) {
     if let Some(agent) = agent
         && agent.send_within(PATIENCE, report, &[]).await.is_err()
     {
-        // The next connection reports the new state.
+        // The next connection will report the new state.
         agent.shut_down();
     }
 }
 
-/// Stops serving a pod; its open streams are finished within a bound. With `succeeded`, another process serves the pod.
-/// Otherwise the pod has ended, and the streams that earlier processes still finish for it have to end soon, too.
+/// Stops serving a pod, and finishes its open streams within a bound. If `succeeded`, another process serves the
+/// pod. Otherwise the pod has ended, and streams that earlier processes still finish for it must end soon as well.
 fn release(served: &SharedPods, uid: &str, succeeded: bool) {
     if !succeeded {
         served.borrow().hurry(uid);
@@ -541,7 +545,7 @@ fn release(served: &SharedPods, uid: &str, succeeded: bool) {
     leave(served, (uid, name), (group, number), orders, succeeded);
 }
 
-/// Has the process of a group finish the open streams of a pod, within a bound.
+/// Makes the process of a group finish the open streams of a pod, within a bound.
 fn leave(
     served: &SharedPods,
     (uid, name): (&str, InstanceName),
@@ -550,7 +554,7 @@ fn leave(
     succeeded: bool,
 ) {
     let Some(group) = served.borrow_mut().give_back(&group) else { return };
-    // The order is sent at once: a pod of the same name may join next.
+    // The order is sent at once, because a pod of the same name may join next.
     let left = group.leave(&name, (number, succeeded));
     let bound = match succeeded {
         true => served.borrow().handover.saturating_add(SLACK),
@@ -560,7 +564,7 @@ fn leave(
     let leaving = LeavingPod { uid: uid.to_owned(), hurry: Rc::clone(&hurry) };
     served.borrow_mut().leaving.insert(number, leaving);
     let served = Rc::clone(served);
-    // The task ends within the bound.
+    // The task ends within `bound`.
     tokio::task::spawn_local(async move {
         let ended = {
             let mut left = pin!(left);
@@ -577,7 +581,7 @@ fn leave(
             tracing::warn!(%name, "open streams of a pod were cut");
             served.borrow().counts.cut();
         }
-        // The broker ends when no handle of its channel is left.
+        // Dropping the last handle of its channel ends the broker.
         drop(orders);
         end(group).await;
         served.borrow_mut().leaving.remove(&number);
@@ -598,7 +602,7 @@ async fn end(group: Rc<Group>) {
 }
 
 impl OwnEnding {
-    /// The report to the agent.
+    /// The report to the agent about this supervisor's end, if any.
     fn report(self) -> Option<PlacementReport> {
         match self {
             Self::No => None,
@@ -634,8 +638,8 @@ impl ServedPodTable {
         }
     }
 
-    /// Sets the connected agent, if any. An agent reports whether there is another supervisor once it knows that this
-    /// one is ending.
+    /// Sets the connected agent. A new agent reports whether there is another supervisor once it was informed that
+    /// this one is ending.
     fn connect(&mut self, agent: Option<Rc<AsyncChannel>>) {
         self.is_removed &= agent.is_none();
         self.agent = agent;
@@ -664,14 +668,14 @@ impl ServedPodTable {
         Some(wait.min(self.longest_handover()))
     }
 
-    /// How long this supervisor may serve its pods after it was asked to end, so that it still ends within its grace
-    /// period.
+    /// How long this supervisor may still serve its pods after it was asked to end, so that it ends within its
+    /// grace period.
     fn longest_handover(&self) -> Duration {
         let rest = self.handover.saturating_sub(LEAVE_BOUND);
         rest.saturating_sub(LEAVE_BOUND).max(rest.checked_div(2).unwrap_or_default())
     }
 
-    /// The open streams of a pod that has left must end within [`LEAVE_BOUND`].
+    /// Makes the open streams of a pod that has left end within [`LEAVE_BOUND`].
     fn hurry(&self, uid: &str) {
         for leaving in self.leaving.values().filter(|leaving| leaving.uid == uid) {
             leaving.hurry.notify_one();
@@ -687,7 +691,7 @@ impl ServedPodTable {
         self.pods.values().map(report).collect()
     }
 
-    /// The reports that an agent needs after it received `held` and `ending`, because of changes since.
+    /// The reports about changes since an agent was sent `held` and `ending`.
     fn changes_since(
         &self,
         held: &[(PlacementReport, Channel)],
@@ -718,8 +722,8 @@ impl ServedPodTable {
         Some(group)
     }
 
-    /// The key of the group that a pod joins, by the name of the group. A process serves a bounded number of members,
-    /// so there may be several groups of one name.
+    /// The key of the group that a pod joins, given the group's name. A process serves a bounded number of
+    /// members, so several groups may have the same name.
     fn enter(&mut self, name: &str) -> String {
         let mut number = 0_u32;
         loop {
@@ -761,7 +765,8 @@ impl NodeProxyHost for SupervisorHost {
             tether.tie()
         };
         self.counts.started();
-        // SAFETY: `prepare` makes system calls on numbers; it neither allocates nor takes a lock.
+        // SAFETY: between fork and exec, `prepare` only makes system calls with numbers. It neither allocates nor
+        // takes a lock.
         let started = unsafe { RunningProcess::spawn(command, prepare) };
         started.map_err(|source| {
             let what = format!("cannot start {}", self.program.display());

@@ -1,9 +1,9 @@
-//! The real agent against a real API server and etcd, through outages of both kinds: the way to the server is cut, and
-//! the server restarts.
+//! Tests the real agent with a real API server and etcd, through two kinds of outages: the connection to the
+//! server is cut, and the server restarts.
 //!
-//! Needs `CLUSTER_KUBE` (`scripts/cluster.sh api`); without it the test says that it is skipped, and fails where
-//! `LENO_REQUIRE` has `kubernetes`. The agent has no capability here, so that it captures no pod and touches nothing of
-//! the machine.
+//! Needs `CLUSTER_KUBE` (`scripts/cluster.sh api`). Without the variable, the test reports that it is skipped, or
+//! fails if `LENO_REQUIRE` contains `kubernetes`. The agent has no capability here, so it captures no pod and does
+//! not change the machine.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
@@ -17,10 +17,10 @@ use leno_testkit_api::objects::pod;
 use leno_testkit_api::{Relay, TestApiServer, binary, until};
 use serde_json::{Value, json};
 
-/// The node of the agent.
+/// The name of the agent's node.
 const NODE: &str = "n1";
 
-/// An agent; killed when this is dropped.
+/// A running agent. Dropping this kills it.
 struct Agent {
     child: Child,
     log: std::path::PathBuf,
@@ -29,7 +29,7 @@ struct Agent {
 impl Agent {
     fn start(directory: &Path, kubeconfig: &Path) -> Self {
         let log = directory.join("agent.log");
-        // Without capabilities. Only root has any, and only root may drop them so.
+        // The agent runs without capabilities. Only root has any, and only root can drop them in this way.
         let mut command = if nix::unistd::geteuid().is_root() {
             let mut command = Command::new("setpriv");
             command.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
@@ -65,12 +65,12 @@ impl Agent {
         answer
     }
 
-    /// Whether it follows the node's pods.
+    /// Whether the agent reports that it follows the node's pods.
     async fn follows(&self) -> bool {
         self.page("/metrics").await.contains("\nleno_agent_pods_followed 1\n")
     }
 
-    /// The meshed pods that it has cached.
+    /// The meshed pods that the agent has cached.
     async fn pods(&self) -> BTreeSet<String> {
         let answer = self.page("/captures").await;
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -90,7 +90,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Fails if it has ended already.
+        // Fails if the agent has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -105,7 +105,7 @@ fn of_node(name: &str, node: &str) -> Value {
     pod
 }
 
-/// A cluster with the agent's rights, and its token.
+/// Prepares a cluster with the agent's rights. Returns the agent's token.
 async fn cluster(bed: &TestApiServer) -> String {
     for name in [NAMESPACE, "shop"] {
         bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
@@ -125,13 +125,13 @@ async fn cluster(bed: &TestApiServer) -> String {
     bed.token((NAMESPACE, "agent"), None, None).await
 }
 
-/// How often the agent has read all pods of its node.
+/// How many times the agent has listed all pods of its node.
 fn whole_reads(bed: &TestApiServer) -> usize {
     let reads = bed.reads("leno-agent");
     assert!(reads.iter().all(|read| !read.is_list), "streams of the server's cache: {reads:?}");
     let own = |path: &str| match path {
         "/api/v1/nodes" => format!("metadata.name%3D{NODE}"),
-        // Those of pods that may come are not known: all say whether their pods are in node mode.
+        // All namespaces are listed, because each may decide whether its pods are in node mode.
         "/api/v1/namespaces" => String::new(),
         _ => format!("spec.nodeName%3D{NODE}"),
     };
@@ -155,7 +155,7 @@ async fn an_outage_costs_no_list_and_a_restart_of_the_api_server_one() {
     agent.sees(&["first", "gone"]).await;
     assert_eq!(whole_reads(&bed), 1);
 
-    // The way to the server is cut: the watch continues from its last version.
+    // The connection to the server is cut. Afterwards the watch continues from its last version.
     relay.open(false);
     until("the cut is noticed", async || (!agent.follows().await).then_some(())).await;
     bed.apply(of_node("second", NODE)).await;
@@ -164,8 +164,8 @@ async fn an_outage_costs_no_list_and_a_restart_of_the_api_server_one() {
     assert!(agent.follows().await);
     assert_eq!(whole_reads(&bed), 1, "nothing was read again");
 
-    // The server restarts meanwhile: its new process does not have the version that the watch continues from (410), and
-    // no event reports what was deleted before.
+    // The server restarts in the meantime. Its new process does not have the version from which the watch would
+    // continue (410), and no event reports what was deleted before.
     relay.open(false);
     until("the cut is noticed", async || (!agent.follows().await).then_some(())).await;
     bed.delete(of_node("gone", NODE)).await;

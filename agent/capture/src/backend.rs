@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-/// A way to steer a workload's traffic into its proxy.
+/// A method of redirecting a workload's traffic to its proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -33,7 +33,7 @@ pub enum CaptureChoice {
 pub struct UnknownBackend(String);
 
 impl Backend {
-    /// All, best first.
+    /// All backends, the best first.
     pub const ALL: [Self; 3] = [Self::Ebpf, Self::Nftables, Self::Iptables];
 
     /// The name in documents and flags.

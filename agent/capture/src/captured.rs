@@ -11,8 +11,8 @@ use crate::backend::Backend;
 use crate::error::Error;
 use crate::{command, ebpf, iptables, nftables, stand_in};
 
-/// Connections by how they were treated, keyed by the names of `leno_bpf::abi::Counter`. Netfilter counts
-/// fewer kinds than eBPF and adds two of its own; its counters restart at zero each time its rules are
+/// The number of connections by how they were treated. The keys are names of `leno_bpf::abi::Counter`. Netfilter
+/// has fewer of these than eBPF, and two of its own; its counters restart at zero each time its rules are
 /// installed.
 pub type CaptureCounters = BTreeMap<&'static str, u64>;
 
@@ -20,7 +20,7 @@ pub type CaptureCounters = BTreeMap<&'static str, u64>;
 /// addresses and ports. eBPF has no such counter: its decision does not depend on earlier packets.
 pub(crate) const INBOUND_DROPPED_UNCAPTURED: &str = "inbound_dropped_uncaptured";
 
-/// The same for SYNs that the workload sent.
+/// SYNs that the workload has sent and that bypassed netfilter's redirection.
 pub(crate) const OUTBOUND_DROPPED_UNCAPTURED: &str = "outbound_dropped_uncaptured";
 
 /// The counters that only netfilter has.
@@ -35,20 +35,21 @@ pub struct CaptureTarget {
     pub netns: PathBuf,
     /// Its cgroup (version 2), for eBPF: all processes in it and below it are captured.
     pub cgroup: PathBuf,
-    /// The cgroup below `cgroup` in which only the proxy runs. Equal to `cgroup` if there is none yet, as
-    /// for a pod that is captured before its containers start; the proxy is then recognised by its user.
+    /// The cgroup below `cgroup` in which only the proxy runs. Equal to `cgroup` if the proxy's cgroup does not
+    /// exist yet, as for a pod that is captured before its containers start. The proxy is then recognised by its
+    /// user.
     pub proxy_cgroup: PathBuf,
-    /// The cgroup in which the process of a node proxy runs, whose sockets are made in `proxy_cgroup`; `None` if the
-    /// proxy runs in `proxy_cgroup` itself. eBPF alone tells the two apart.
+    /// The cgroup in which the process of a node proxy runs. Its sockets are created in `proxy_cgroup`. `None` if
+    /// the proxy runs in `proxy_cgroup` itself. Only eBPF distinguishes the two.
     pub proxy_process: Option<PathBuf>,
-    /// While the proxy is not listening: refuse connections instead of passing them.
+    /// Whether connections are refused while the proxy does not listen. Otherwise they pass unchanged.
     pub fail_closed: bool,
     /// Destinations that are never captured: an address and a prefix length.
     pub excluded: Vec<(IpAddr, u8)>,
-    /// The user that the proxy runs as. Netfilter tells the proxy's connections from the workload's by it;
-    /// eBPF does so if the proxy has no cgroup of its own.
+    /// The user that the proxy runs as. Netfilter recognises the proxy's connections by this user. So does eBPF if
+    /// the proxy has no cgroup of its own.
     pub proxy_uid: u32,
-    /// Which of its datagrams the proxy carries. eBPF alone can bring it any.
+    /// Which of the workload's datagrams the proxy carries. Only eBPF can capture datagrams.
     pub datagrams: Datagrams,
 }
 
@@ -76,8 +77,8 @@ enum Rules {
     Iptables,
 }
 
-/// Captures a workload. Call it before the proxy listens: eBPF only notices sockets that start listening
-/// later. A capture that an earlier process left under the same name is replaced.
+/// Captures a workload. The caller must do so before the proxy listens, because eBPF only notices sockets that
+/// begin to listen later. A capture that an earlier process left under the same name is replaced.
 ///
 /// # Errors
 /// If the backend does not work here, or a path of the workload is invalid. Nothing is captured then.
@@ -96,15 +97,15 @@ pub fn capture(backend: Backend, workload: &CaptureTarget) -> Result<Captured, E
     };
     let mut captured = Captured {
         workload: workload.clone(),
-        // The opposite of what is wanted, so that `install` below does not skip its work.
+        // The opposite of the wanted state, so that `install` below does its work.
         state: State::Netfilter { rules, installed: !workload.fail_closed },
     };
     captured.install(workload.fail_closed)?;
     Ok(captured)
 }
 
-/// Releases the workloads that eBPF captures and whose names `keep` rejects; returns their names. Netfilter
-/// rules need no pruning: they end with their namespace.
+/// Releases the workloads that eBPF captures and for whose names `keep` returns false. Returns their names.
+/// Netfilter rules need no pruning, because they end with their namespace.
 ///
 /// # Errors
 /// When a pin cannot be removed.
@@ -113,9 +114,9 @@ pub fn prune(keep: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
     Ok(removed.into_iter().map(|leftover| leftover.owner).collect())
 }
 
-/// Stops capturing new connections of the workload that an earlier process captured under this name: the
-/// first half of [`release`]. The proxy can still look up the original destination of connections that it
-/// has not accepted yet. Netfilter keeps that with each connection, so nothing is done there.
+/// Stops capturing new connections of the workload that an earlier process captured under this name. This is the
+/// first half of [`release`]. The proxy can still look up the original destination of connections that it has not
+/// accepted yet. With netfilter this does nothing, because each connection keeps its original destination.
 ///
 /// # Errors
 /// When something cannot be removed; calling again tries again.
@@ -146,10 +147,9 @@ pub fn release(backend: Backend, workload: &CaptureTarget) -> Result<(), Error> 
 }
 
 impl Captured {
-    /// Takes over what an earlier process captured with eBPF under the same name, without changing it;
-    /// `None` if there is nothing. The kernel keeps its list of the proxy's listeners, and
-    /// [`Captured::upgrade`] replaces the programs. Netfilter rules need no taking over: [`capture`]
-    /// replaces them.
+    /// Takes over what an earlier process captured with eBPF under the same name, without changing it; `None` if
+    /// there is nothing. The kernel keeps its list of the proxy's listeners, and [`Captured::upgrade`] replaces
+    /// the programs. Netfilter rules need not be taken over, because [`capture`] replaces them.
     ///
     /// # Errors
     /// When bpffs cannot be read.
@@ -159,7 +159,7 @@ impl Captured {
         Ok(found.map(captured))
     }
 
-    /// The backend that captures it.
+    /// The backend that captures the workload.
     #[must_use]
     pub fn backend(&self) -> Backend {
         match &self.state {
@@ -176,17 +176,16 @@ impl Captured {
         &self.workload
     }
 
-    /// The namespace is now reached through another file, for example because the process of the old one has
+    /// Sets another file of the same namespace, for example because the process to which the old file belongs has
     /// ended.
     pub fn moved(&mut self, netns: PathBuf) {
         self.workload.netns = netns;
     }
 
-    /// Reports whether the proxy listens. Under netfilter a workload that fails open is steered only after
-    /// `set_listening(true)`, which the supervisor of the proxy calls; between the death of the proxy and
-    /// `set_listening(false)` connections are refused. A workload that fails closed is always steered, to a
-    /// port that refuses connections while no proxy listens. Under eBPF the kernel notices listeners itself
-    /// and this does nothing.
+    /// Sets whether the proxy listens, which the proxy's supervisor reports. With eBPF this does nothing, because
+    /// the kernel programs notice listeners themselves. With netfilter, a workload that fails open is only
+    /// captured while this is true; if the proxy dies, connections are refused until this is set to false. A
+    /// workload that fails closed is always captured, and its connections are refused while no proxy listens.
     ///
     /// # Errors
     /// When the rules cannot be changed.
@@ -213,8 +212,8 @@ impl Captured {
         }
     }
 
-    /// Replaces the programs or rules by those of this build, with new settings. Under eBPF no connection is
-    /// interrupted; name, namespace and cgroups must be the same.
+    /// Replaces the programs or rules by those of this build, with new settings. With eBPF no connection is
+    /// interrupted. The name, namespace and cgroups must be the same as before.
     ///
     /// # Errors
     /// If the backend refuses; either the old or the new programs or rules are in place then.
@@ -236,7 +235,7 @@ impl Captured {
     }
 
     /// Undoes the capture; succeeds if that is done already or the namespace is gone. Connections that were
-    /// steered before stay with the proxy.
+    /// captured before stay with the proxy.
     ///
     /// # Errors
     /// When something cannot be removed; calling again tries again.

@@ -1,5 +1,5 @@
-//! Finds the version 2 cgroup hierarchy and mounts it if the machine has not; unmounts the bpffs
-//! that captures used.
+//! Finds the version 2 cgroup hierarchy, and mounts it if the machine does not. Also unmounts the bpffs that
+//! captures have mounted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use nix::mount::umount;
 
 use crate::Error;
 
-/// The usual mount points, tried first and in this order. Any other mount shows the same hierarchy, but may
-/// end with the program that made it.
+/// The usual mount points, which are tried first and in this order. Another mount shows the same hierarchy, but
+/// may end with the program that has created it.
 const USUAL: &[&str] = &["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/run/leno/cgroup2"];
 
 /// The root of the cgroup2 hierarchy, if it is mounted.
@@ -18,7 +18,7 @@ pub(crate) fn mounted() -> Result<Option<PathBuf>, Error> {
     mounts::find("cgroup2", USUAL).map_err(Error::io("read /proc/self/mountinfo"))
 }
 
-/// The root of the cgroup2 hierarchy: where it is mounted, else mounted at `/run/leno/cgroup2`.
+/// The root of the cgroup2 hierarchy. If it is not mounted, mounts it at `/run/leno/cgroup2`.
 ///
 /// # Errors
 /// If it is not mounted and the kernel refuses to mount it.
@@ -35,8 +35,8 @@ pub fn unmount_shared(needed: impl FnOnce() -> bool) {
     mounts::unmount_private(needed);
 }
 
-/// Unmounts the bpffs that [`capture`](crate::capture) mounted on a machine without one, unless any
-/// program still has a pin there. Returns whether it is gone.
+/// Unmounts the bpffs that [`capture`](crate::capture) mounted on a machine without one, unless any program still
+/// has a pin there. Returns whether it is not mounted any more.
 ///
 /// # Errors
 /// If it cannot be read or unmounted.
@@ -47,7 +47,7 @@ pub fn unmount_unused() -> Result<bool, Error> {
         return Ok(true);
     }
     let action = || format!("unmount {}", at.display());
-    // `remove_dir` only removes an empty directory, so no pin is lost.
+    // `remove_dir` only removes an empty directory, so no pin is removed.
     let _others = fs::remove_dir(at.join("leno"));
     if fs::read_dir(&at).map_err(Error::io(action()))?.next().is_some() {
         return Ok(false);

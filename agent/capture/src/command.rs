@@ -15,7 +15,7 @@ use crate::Error;
 /// Most bytes of a command's standard error that an error shows.
 const MAX_STDERR: usize = 2000;
 
-/// Longest time for a command: a thousand times what it takes, with room to wait for another program
+/// Longest time for a command. It usually takes a thousandth of that, but may have to wait for another program
 /// that holds the tables.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
@@ -24,8 +24,8 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs `work` on a thread of its own in the namespace of `file`. A process that it starts is in that
-/// namespace too.
+/// Runs `work` on a separate thread in the namespace of `file`. A process that `work` starts is in that namespace
+/// as well.
 pub(crate) fn inside<T: Send>(
     file: &Path,
     work: impl FnOnce() -> Result<T, Error> + Send,
@@ -50,12 +50,12 @@ pub(crate) fn inside_new<T: Send>(
     })
 }
 
-/// On a thread of its own, so that the caller's thread stays in its namespace.
+/// Runs `work` on a separate thread, so that the caller's thread stays in its namespace.
 fn on_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     thread::scope(|scope| scope.spawn(work).join().expect("the work does not panic"))
 }
 
-/// Runs a command with this standard input; returns its standard output.
+/// Runs a command with this standard input. Returns its standard output.
 pub(crate) fn run(program: &str, arguments: &[&str], stdin: &str) -> Result<String, Error> {
     run_within(COMMAND_LIMIT, program, arguments, stdin)
 }
@@ -93,8 +93,8 @@ fn run_within(
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// The results of a command's three pipes, each served by a thread: a command may write before it has
-/// read all its input, and no pipe may delay the caller beyond the deadline.
+/// The results of reading and writing a command's three pipes. Each pipe has a separate thread: a command may
+/// write before it has read all its input, and no pipe may delay the caller beyond the deadline.
 struct Pipes {
     written: Receiver<io::Result<()>>,
     stdout: Receiver<io::Result<Vec<u8>>>,
@@ -108,8 +108,8 @@ struct Output {
 }
 
 impl Pipes {
-    /// Each thread ends when its pipe closes: once the command and all processes that inherited the
-    /// pipe have ended.
+    /// Starts the threads. Each ends when its pipe closes, which is when the command and all processes that have
+    /// inherited the pipe have ended.
     fn of(child: &mut Child, stdin: &str) -> Self {
         let mut pipe = child.stdin.take().expect("stdin was asked to be a pipe");
         let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
@@ -122,13 +122,13 @@ impl Pipes {
         }
     }
 
-    /// `None` if a pipe is still open at the deadline.
+    /// Waits for the results; `None` if a pipe is still open at the deadline.
     fn end(self, deadline: Instant) -> Option<Output> {
         let left = || deadline.saturating_duration_since(Instant::now());
         Some(Output {
             written: self.written.recv_timeout(left()).ok()?,
             stdout: self.stdout.recv_timeout(left()).ok()?,
-            // An unreadable standard error is no reason to fail.
+            // If standard error cannot be read, that alone is not a failure.
             stderr: self.stderr.recv_timeout(left()).ok()?.unwrap_or_default(),
         })
     }
@@ -136,7 +136,7 @@ impl Pipes {
 
 fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    // The receiver is gone only if the command ran out of time.
+    // The receiver is only gone if the command has exceeded its time.
     thread::spawn(move || sender.send(work()));
     receiver
 }
@@ -161,8 +161,8 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> 
     }
 }
 
-/// Kills the command. A thread waits for its end: a process that hangs in the kernel only dies once
-/// the kernel releases it.
+/// Kills the command, and lets a thread wait for its end. A process that hangs in the kernel only ends once the
+/// kernel releases it.
 fn abandon(mut child: Child) {
     if let Err(error) = child.kill() {
         tracing::warn!(pid = child.id(), %error, "cannot kill a command that is out of time");
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_command_that_does_not_end_is_killed_and_named() {
         let limit = Duration::from_millis(50);
-        // The second script leaves its pipes to a background process that outlives it.
+        // The second script leaves its pipes open in a background process that outlives it.
         for script in ["exec sleep 600", "sleep 1 & exit 0"] {
             let error = run_within(limit, "sh", &["-c", script], "").unwrap_err();
             assert!(matches!(error, Error::CommandTimeout { .. }), "{error}");

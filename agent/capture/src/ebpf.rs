@@ -1,4 +1,4 @@
-//! Capture by kernel programs.
+//! Captures a workload with kernel programs.
 
 use leno_bpf::abi::DatagramCapture;
 use leno_bpf::{Instance, InstanceOptions, InstanceTarget, PinRoot};

@@ -16,7 +16,7 @@ pub enum Error {
     Io {
         /// What was tried, as a verb and its object.
         action: String,
-        /// Why it failed.
+        /// The reason for the failure.
         source: io::Error,
     },
     /// A system command ended with an error.
@@ -38,7 +38,7 @@ pub enum Error {
         /// The time that it had.
         limit: Duration,
     },
-    /// A prefix length that the address family does not have.
+    /// The address family does not have this prefix length.
     #[error("{0}/{1} is not an address prefix")]
     Prefix(std::net::IpAddr, u8),
     /// The workload's proxy is configured to carry datagrams, which this backend cannot capture.
@@ -53,7 +53,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an I/O error with what was tried.
+    /// Adds a description of the failed operation to an I/O error.
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         move |source| Self::Io { action, source }

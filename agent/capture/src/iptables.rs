@@ -1,4 +1,4 @@
-//! Capture by chains of iptables and ip6tables, in the namespace of the calling thread.
+//! Captures a workload with chains of iptables and ip6tables, in the namespace of the calling thread.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -14,18 +14,18 @@ use crate::captured::{
 use crate::command::run;
 use crate::error::Error;
 
-/// How long to wait for the lock of the tables, in seconds: less than a command may take, so that iptables itself
-/// reports what it waited for.
+/// The option for how long to wait for the lock of the tables, in seconds. It is less than a command may take, so
+/// that iptables itself reports the lock.
 const LOCK_WAIT: &str = "--wait=5";
 
-/// Prefix of the name of every chain of Leno's.
+/// The prefix of the name of every chain of Leno.
 const PREFIX: &str = "LENO_";
 
-/// Prefix of the comment of every rule that counts.
+/// The prefix of the comment of every rule that counts.
 const COMMENT: &str = "leno:";
 
-/// The tables with chains of Leno's, in the order in which they are filled. They are emptied in reverse order:
-/// the filter chains would drop what the nat chains no longer redirect.
+/// The tables in which Leno has chains, in the order in which they are filled. They are emptied in reverse order,
+/// because otherwise the filter chains would drop packets that the nat chains no longer redirect.
 const TABLES: [&str; 3] = ["raw", "nat", "filter"];
 
 /// The two programs, which share their options and their format.
@@ -36,7 +36,7 @@ enum Family {
 }
 
 impl Family {
-    /// Both families, or only IPv4 on a kernel that was started without IPv6: ip6tables fails there.
+    /// Both families, or only IPv4 if the kernel was started without IPv6, because ip6tables then fails.
     fn all() -> &'static [Self] {
         if Path::new("/proc/sys/net/ipv6").exists() {
             &[Self::Ipv4, Self::Ipv6]
@@ -69,7 +69,7 @@ impl Family {
     }
 }
 
-/// Installs the rules in place of older ones; if one family fails, both are removed.
+/// Installs the rules in place of older ones. If one family fails, the rules of both are removed.
 pub(crate) fn install(workload: &CaptureTarget) -> Result<(), Error> {
     let all = Family::all().iter().try_for_each(|family| {
         let mut script = String::new();
@@ -92,7 +92,7 @@ pub(crate) fn install(workload: &CaptureTarget) -> Result<(), Error> {
     all
 }
 
-/// Removes the rules and chains; succeeds if there are none.
+/// Removes the rules and chains. Succeeds if there are none.
 pub(crate) fn remove() -> Result<(), Error> {
     for family in Family::all() {
         for table in TABLES.into_iter().rev() {
@@ -105,7 +105,7 @@ pub(crate) fn remove() -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads the counters of the rules with Leno's comments; both families are added up.
+/// Reads the counters of the rules with Leno's comments. The counts of both families are added.
 pub(crate) fn counters() -> Result<CaptureCounters, Error> {
     let mut counters = CaptureCounters::new();
     for family in Family::all() {
@@ -126,8 +126,8 @@ fn raw_rules() -> String {
     rules
 }
 
-/// Redirects inbound and outbound connections. Matches only SYNs: conntrack would translate the next packet of a
-/// connection that was open before like the first packet of a new one.
+/// Redirects inbound and outbound connections. The rules only match SYNs. Otherwise conntrack would treat the next
+/// packet of a connection that was already open as the first packet of a new one, and translate it.
 fn nat_rules(family: Family, workload: &CaptureTarget) -> Result<String, Error> {
     let mut rules = ":LENO_INBOUND - [0:0]\n:LENO_OUTBOUND - [0:0]\n\
                      -A PREROUTING -p tcp --syn -j LENO_INBOUND\n-A OUTPUT -p tcp --syn -j LENO_OUTBOUND\n"
@@ -154,9 +154,9 @@ fn nat_rules(family: Family, workload: &CaptureTarget) -> Result<String, Error> 
     Ok(rules)
 }
 
-/// Drops SYNs that were not redirected. Conntrack decides on the translation at a connection's first packet and
-/// keeps to it, and any client can send a first packet that is not a SYN. These rules are inserted before those
-/// of other programs, because an accepted packet skips the rest of the table.
+/// Drops SYNs that were not redirected. Conntrack decides about the translation at a connection's first packet,
+/// and any client can send a first packet that is not a SYN. These rules are inserted before those of other
+/// programs, because an accepted packet skips the rest of the table.
 fn filter_rules(family: Family, workload: &CaptureTarget) -> Result<String, Error> {
     let mut rules = ":LENO_INPUT - [0:0]\n:LENO_OUTPUT - [0:0]\n\
                      -I INPUT -p tcp --syn -j LENO_INPUT\n-I OUTPUT -p tcp --syn -j LENO_OUTPUT\n\
@@ -176,8 +176,8 @@ fn filter_rules(family: Family, workload: &CaptureTarget) -> Result<String, Erro
     Ok(rules)
 }
 
-/// Lets nothing use link-local IPv6 except ICMPv6, which neighbour discovery needs, and packets of connections
-/// that were permitted. The jumps are inserted, so these chains run before the table's other rules.
+/// Drops link-local IPv6 packets, except ICMPv6, which neighbour discovery needs, and packets of connections that
+/// were permitted. The jumps are inserted, so these chains run before the table's other rules.
 fn link_local_rules(workload: &CaptureTarget) -> Result<String, Error> {
     let mut rules = ":LENO_LINK_IN - [0:0]\n:LENO_LINK_OUT - [0:0]\n\
                      -I INPUT ! -i lo -d fe80::/10 ! -p ipv6-icmp -j LENO_LINK_IN\n\
@@ -201,7 +201,7 @@ fn link_local_rules(workload: &CaptureTarget) -> Result<String, Error> {
 }
 
 /// The conditions for outbound packets that bypass the proxy, each with the counter for it. Redirected packets
-/// match the loopback condition too, since their destination is a loopback address by then.
+/// also match the condition for loopback, because their destination is already a loopback address.
 fn passed_outbound(
     family: Family,
     workload: &CaptureTarget,
@@ -230,7 +230,7 @@ fn rule(chain: &str, condition: &str, counter: &str, target: &str) -> String {
     format!("-A {PREFIX}{chain} {condition} -m comment --comment {COMMENT}{counter} -j {target}\n")
 }
 
-/// The lines that remove Leno's chains, and the jumps to them, from a saved table.
+/// The lines that remove Leno's chains, and the jumps to them, from a table that was saved.
 fn removal(saved: &str) -> String {
     let (mut jumps, mut flushes, mut chains) = (String::new(), String::new(), String::new());
     for line in saved.lines() {

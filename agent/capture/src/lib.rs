@@ -1,18 +1,18 @@
-//! Steers a workload's traffic into its proxy, by eBPF, nftables or iptables.
+//! Redirects a workload's traffic to its proxy, with eBPF, nftables or iptables.
 //!
 //! A [`CaptureTarget`] is a network namespace, and a cgroup that contains the proxy's cgroup. [`capture`] routes
-//! every TCP connection from and to it through its proxy; [`Captured::release`] undoes that. Under every
+//! every TCP connection from and to it through its proxy; [`Captured::release`] undoes that. With every
 //! [`Backend`]:
 //!
 //! - Outbound connections arrive at the proxy's 127.0.0.1:15001 or `[::1]:15001`, inbound ones at
 //!   0.0.0.0:15006 or `[::]:15006`. The original destination is the accepted socket's local address if its
 //!   port is not the listener's, else the result of `SO_ORIGINAL_DST`.
-//! - The proxy's own sockets, loopback, excluded prefixes, UDP and the admin port (inbound) are left alone;
+//! - The proxy's own sockets, loopback, excluded prefixes, UDP and the admin port (inbound) are not captured;
 //!   15001 and 15006 cannot be reached from outside.
 //! - Link-local IPv6 carries only ICMPv6.
 //! - The proxy can connect to the application from the stand-in address (`leno_types::source`).
-//! - Connections that were open before the capture are left alone, and no packet that was sent before it
-//!   lets a new connection bypass the proxy.
+//! - Connections that were open before the capture are not changed, and no packet that was sent before it lets a
+//!   new connection bypass the proxy.
 //! - While the proxy is not listening, connections are refused (fail closed) or pass unchanged (fail open).
 //!
 //! | | eBPF | nftables, iptables |
@@ -26,8 +26,9 @@
 //! | 15001, 15006 from outside | refused | dropped |
 //! | cost | none per packet | connection tracking |
 //!
-//! [`ProbeReport::probe`] finds out which backends a machine can use by loading them, never by the kernel's
-//! version; [`Preflight`] tries each program by itself. This crate starts no processes of the mesh and does not know what a service is.
+//! [`ProbeReport::probe`] determines which backends a machine can use by trying them, never by the kernel's
+//! version. [`Preflight`] tries each kernel program separately. This crate starts no processes of the mesh, and
+//! does not handle services.
 
 mod backend;
 mod captured;

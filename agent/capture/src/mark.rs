@@ -13,7 +13,7 @@ use leno_types::ports::{MARK, RESERVED_FILE, are_marked};
 use crate::command::inside;
 use crate::error::Error;
 
-/// Marks the namespace; succeeds if it is marked already.
+/// Marks the namespace. Succeeds if it is already marked.
 ///
 /// # Errors
 /// If the namespace cannot be entered or its kernel parameter cannot be written.
@@ -38,8 +38,7 @@ pub fn is_marked(netns: &Path) -> Result<bool, Error> {
     inside(netns, || read().map(|reserved| are_marked(&reserved)))
 }
 
-/// Removes the mark, even if another program set it; other reserved ports stay. Succeeds if there
-/// is none.
+/// Removes the mark, even if another program has set it. Other reserved ports stay. Succeeds if there is no mark.
 ///
 /// # Errors
 /// If the namespace cannot be entered or its kernel parameter cannot be written.
@@ -53,7 +52,7 @@ pub fn unmark(netns: &Path) -> Result<(), Error> {
     })
 }
 
-/// The reserved ports, in the kernel's format, without those of the mark.
+/// The list of reserved ports, in the kernel's format, without those of the mark.
 fn without_mark(reserved: &str) -> String {
     let mut kept = Vec::new();
     for range in reserved.trim().split(',') {
@@ -76,7 +75,7 @@ fn read() -> Result<String, Error> {
     fs::read_to_string(RESERVED_FILE).map_err(Error::io(format!("read {RESERVED_FILE}")))
 }
 
-/// Writes the list. An empty one needs the line break, because writing zero bytes changes nothing.
+/// Writes the list. For an empty list a line break is written, because writing zero bytes changes nothing.
 fn write(reserved: &str) -> Result<(), Error> {
     let written = fs::write(RESERVED_FILE, format!("{reserved}\n"));
     written.map_err(Error::io(format!("write {RESERVED_FILE}")))

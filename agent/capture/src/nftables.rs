@@ -1,4 +1,4 @@
-//! Capture by one nftables table, in the namespace of the calling thread.
+//! Captures a workload with one nftables table, in the namespace of the calling thread.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -28,13 +28,13 @@ const COUNTED: &[Counter] = &[
 ];
 
 /// Matches packets that must not use a link-local address: all except ICMPv6 and packets of connections that were
-/// permitted. `icmpv6` is a word of nft's own language; nft looks up other names (`ipv6-icmp`) in /etc/protocols, which
-/// the agent's image does not have.
+/// permitted. `icmpv6` is a keyword of nft. Other names, such as `ipv6-icmp`, would be looked up in
+/// /etc/protocols, which the agent's image does not have.
 const LINK_LOCAL: &str =
     "ip6 daddr fe80::/10 meta l4proto != icmpv6 ct state != { established, related }";
 
-/// Matches a TCP packet that does not begin a connection: listeners only accept one with SYN and without FIN, RST
-/// and ACK.
+/// Matches a TCP packet that does not begin a connection. Listeners only accept a packet with SYN and without FIN,
+/// RST and ACK.
 const NOT_FIRST: &str = "tcp flags & (fin | syn | rst | ack) != syn";
 
 /// Installs the rules in one transaction, in place of older ones.
@@ -42,7 +42,7 @@ pub(crate) fn install(workload: &CaptureTarget) -> Result<(), Error> {
     run("nft", &["-f", "-"], &ruleset(workload)?).map(drop)
 }
 
-/// Removes the table; succeeds if there is none.
+/// Removes the table. Succeeds if there is none.
 pub(crate) fn remove() -> Result<(), Error> {
     run("nft", &["-f", "-"], &empty()).map(drop)
 }
@@ -58,11 +58,12 @@ fn empty() -> String {
     "table inet leno\ndelete table inet leno\n".to_owned()
 }
 
-/// The commands that make the whole table. Only packets that begin a connection are redirected: conntrack would
-/// translate the next packet of a connection that was open before like the first packet of a new one. Conntrack
-/// decides on the translation at the first packet and keeps to it, and any client can send a first packet that
-/// begins no connection: the chains `entered` and `left` drop a SYN that such an entry exempted from redirection.
-/// Connections over lo never traverse the nat hook of prerouting as new ones, but the rules do not rely on it.
+/// The commands that create the whole table. Only packets that begin a connection are redirected. Otherwise
+/// conntrack would treat the next packet of a connection that was already open as the first packet of a new one,
+/// and translate it. Conntrack decides about the translation at the first packet, and any client can send a first
+/// packet that does not begin a connection. The resulting conntrack entry would exempt a later SYN from
+/// redirection, so the chains `entered` and `left` drop such a SYN. New connections over lo never pass the nat
+/// hook of prerouting, but the rules do not rely on it.
 fn ruleset(workload: &CaptureTarget) -> Result<String, Error> {
     let (outbound, inbound, admin) = (ports::OUTBOUND, ports::INBOUND, ports::ADMIN);
     let (mut passed, mut unchecked) = (String::new(), String::new());
@@ -127,7 +128,7 @@ fn ruleset(workload: &CaptureTarget) -> Result<String, Error> {
 }
 
 /// The conditions for outbound packets that bypass the proxy, each with the counter for it. Redirected packets
-/// match the loopback condition too, since their destination is a loopback address by then.
+/// also match the condition for loopback, because their destination is already a loopback address.
 fn passed_outbound(workload: &CaptureTarget) -> Result<Vec<(String, Counter)>, Error> {
     let mut passed = vec![
         ("ip daddr 127.0.0.0/8".to_owned(), Counter::OutboundPassedLocal),

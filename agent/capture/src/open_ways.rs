@@ -1,7 +1,8 @@
-//! Finds open ways around the capture of a workload, as the kernel shows them now.
+//! Finds ways around the capture of a workload that are open at present, with data from the kernel.
 //!
-//! The capture of a workload steers its TCP connections. What else may reach the network depends on the
-//! privileges of the workload's processes and on the kernel. docs/security.md lists all ways, also those that are closed.
+//! The capture of a workload redirects its TCP connections. Which other traffic can reach the network depends on
+//! the privileges of the workload's processes and on the kernel. docs/security.md lists all ways, including those
+//! that are closed.
 
 use std::fs;
 
@@ -17,9 +18,9 @@ mod processes;
 use connections::past_the_proxy;
 use processes::{Capability, Process};
 
-/// Most processes or connections that a way names.
+/// Most processes or connections that are named for one way.
 const MAX_NAMED: usize = 8;
-/// Most processes that are examined: four times what a kubelet permits a pod by its usual limit.
+/// Most processes that are examined. A kubelet usually permits a pod a quarter of that.
 const MAX_PROCESSES: usize = 4_096;
 
 /// The open ways of one workload.
@@ -27,23 +28,23 @@ const MAX_PROCESSES: usize = 4_096;
 pub struct OpenWays {
     /// The ways that are known to be open.
     pub ways: Vec<OpenWay>,
-    /// What could not be read. More ways may be open than `ways` lists.
+    /// What could not be read, in words. More ways may be open than `ways` lists.
     pub unknown: Vec<String>,
 }
 
 /// One open way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OpenWay {
-    /// A stable name for programs.
+    /// The name of the way, which stays the same in later versions.
     pub way: Way,
     /// Which traffic bypasses the proxy.
     pub what: &'static str,
     /// What closes it.
     pub remedy: &'static str,
-    /// The processes, connections or protocols for which it is open, at most eight; empty if it is open to every
+    /// The processes, connections or protocols for which it is open, at most eight. Empty if it is open to every
     /// process.
     pub by: Vec<String>,
-    /// The number of these, including those that are not named.
+    /// How many there are, including those that are not named.
     pub count: usize,
 }
 
@@ -51,19 +52,19 @@ pub struct OpenWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
-    /// Everything that is not TCP over IP: it is never captured.
+    /// Traffic that is not TCP over IP, which is never captured.
     Datagrams,
-    /// Protocols and address families besides UDP that the kernel supports.
+    /// Protocols and address families other than UDP that the kernel supports.
     OtherProtocols,
-    /// Raw and packet sockets.
+    /// Raw and packet sockets, whose packets are not captured.
     RawSockets,
-    /// Changes of rules, routes and addresses in the network namespace.
+    /// Permission to change rules, routes and addresses in the network namespace.
     NetworkSettings,
-    /// Changes of the control groups by which eBPF recognises the workload.
+    /// Permission to change the control groups by which eBPF recognises the workload.
     ControlGroups,
-    /// Processes of the user by which the proxy is recognised.
+    /// Processes that run as the user by which the proxy is recognised.
     ProxyUser,
-    /// Connections that the capture has not redirected.
+    /// Connections that the capture has not redirected because they are older.
     OlderConnections,
 }
 
@@ -107,8 +108,8 @@ impl Way {
     }
 }
 
-/// The ways that are open to a captured workload. `processes`: its process ids, and also the proxy's if the proxy has
-/// no control group of its own. The caller must be permitted to read these processes, like root.
+/// The ways that are open to a captured workload. `processes` are its process ids, including the proxy's if the
+/// proxy has no control group of its own. The caller must have permission to read these processes, as root has.
 #[must_use]
 pub fn open_ways(backend: Backend, workload: &CaptureTarget, processes: &[u32]) -> OpenWays {
     let mut open = OpenWays::default();
@@ -131,7 +132,8 @@ pub fn open_ways(backend: Backend, workload: &CaptureTarget, processes: &[u32]) 
         Err(error) => open.unknown.push(format!("the processes: {}", error.chain())),
     }
     match connections::read(&workload.netns) {
-        // Without all sockets no connection can be judged: the proxy's end of it may be missing.
+        // If not all sockets were read, the proxy's end of a connection may be missing, so no connection can be
+        // judged.
         Ok(None) => open.unknown.push("the connections: there are too many".to_owned()),
         Ok(Some(sockets)) => {
             let past = past_the_proxy(&sockets, &users, &workload.excluded);
@@ -142,7 +144,7 @@ pub fn open_ways(backend: Backend, workload: &CaptureTarget, processes: &[u32]) 
     open
 }
 
-/// The kinds of datagrams that bypass a proxy that carries `carried`. Empty if all kinds do.
+/// The kinds of datagrams that bypass a proxy that carries `carried`. Empty if all kinds bypass it.
 fn uncarried(carried: Datagrams) -> Vec<String> {
     let all = ["UDP-Lite", "multicast", "DNS"].map(str::to_owned);
     match carried {
@@ -153,14 +155,15 @@ fn uncarried(carried: Datagrams) -> Vec<String> {
 }
 
 impl OpenWays {
-    /// Adds a way, unless `by` is empty.
+    /// Adds a way, unless no processes or protocols are in `by`.
     fn add(&mut self, way: Way, by: Vec<String>) {
         if !by.is_empty() {
             self.ways.push(way.open_by(by));
         }
     }
 
-    /// Adds the ways that processes have. `is_by_user`: the capture recognises the proxy by its user.
+    /// Adds the ways that processes have because of their privileges. `is_by_user` is whether the capture
+    /// recognises the proxy by its user.
     fn add_of_processes(
         &mut self,
         backend: Backend,
@@ -186,19 +189,20 @@ impl OpenWays {
     }
 }
 
-/// The user ids of the proxy, as this process sees them: `own`, and the ids to which the user namespaces of the
-/// workload's processes map it.
+/// The user ids of the proxy, as this process sees them: `own`, and the ids to which `own` is mapped in the user
+/// namespaces of the workload's processes.
 fn proxy_users(own: u32, processes: &[u32]) -> Vec<u32> {
     let mut users = vec![own];
     for pid in processes {
-        // The process has ended, or may not be read: `processes::read` reports the latter.
+        // The process has ended or may not be read. `processes::read` reports the latter.
         let Ok(map) = fs::read_to_string(format!("/proc/{pid}/uid_map")) else { continue };
         users.extend(mapped(&map, own).filter(|user| !users.contains(user)));
     }
     users
 }
 
-/// The id outside a user namespace of a user inside it. `map`: a file `uid_map` (user_namespaces(7)).
+/// The id outside of a user namespace that a user inside it has. `map` is the content of a file `uid_map`
+/// (user_namespaces(7)).
 fn mapped(map: &str, user: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
@@ -209,7 +213,7 @@ fn mapped(map: &str, user: u32) -> Option<u32> {
     })
 }
 
-/// The protocols in `/proc/net/protocols`, besides TCP and UDP, through which an application could reach another
+/// The protocols in `/proc/net/protocols` other than TCP and UDP through which an application could reach another
 /// machine or the host.
 fn other_protocols(table: &str) -> Vec<String> {
     const OTHERS: [&str; 9] =

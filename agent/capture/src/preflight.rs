@@ -1,4 +1,5 @@
-//! Whether this kernel can run Leno's programs: tries each one, and reports what replaces those that fail.
+//! Tests whether this kernel can run Leno's programs: tries each one, and reports which backend replaces those
+//! that fail.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,8 +16,8 @@ use crate::backend::Backend;
 use crate::error::{self, Error};
 use crate::probe::{self, BackendReport, ProbeReport};
 
-/// Where file systems are mounted for the trial, in a mount namespace that ends with it: a directory that
-/// every root has, and that the trial does not use.
+/// Where file systems are mounted for the trial. The mounts are in a mount namespace that ends with the trial. The
+/// directory exists in every root, and the trial does not need its content.
 const MOUNT_POINT: &str = "/dev";
 
 /// The results.
@@ -24,18 +25,17 @@ const MOUNT_POINT: &str = "/dev";
 pub struct Preflight {
     /// The kernel's release.
     pub kernel: String,
-    /// Whether nothing that is needed is missing.
+    /// Whether nothing that Leno needs is missing.
     pub ready: bool,
     /// Every finding.
     pub findings: Vec<CheckResult>,
-    /// How many instructions the verifier followed, by the subject of the program's finding, if the kernel
-    /// reports it (since Linux 5.16).
+    /// How many instructions the verifier has followed for each program, by the subject of the program's finding.
+    /// The kernel reports this since Linux 5.16.
     pub verified_instructions: BTreeMap<String, u32>,
 }
 
 impl Preflight {
-    /// Loads every program and attaches it in a control group and a network namespace that end with this
-    /// call.
+    /// Loads every program and attaches it, in a control group and a network namespace that end with this call.
     #[must_use]
     pub fn run() -> Self {
         let report = ProbeReport::probe();
@@ -54,7 +54,7 @@ impl Preflight {
     }
 }
 
-/// What was tried in the namespaces.
+/// The results of the attempts inside the namespaces.
 struct Trial {
     cgroup2: Result<(), Error>,
     bpffs: Result<(), Error>,
@@ -62,7 +62,7 @@ struct Trial {
     others: Vec<OtherPrograms>,
 }
 
-/// A control group without processes; removed when dropped.
+/// A control group without processes. Dropping this removes it.
 struct EmptyGroup(PathBuf);
 
 impl Drop for EmptyGroup {
@@ -137,13 +137,13 @@ fn program(subject: impl Into<String>) -> Check {
     Check::new(subject, "Does the kernel load this program and attach it?")
 }
 
-/// What captures if the kernel programs cannot; `None` if nothing does.
+/// The backend that is used if the kernel programs cannot be; `None` if none works.
 fn stand_in(report: &ProbeReport) -> Option<Backend> {
     let usable = report.backends.iter().filter(|one| one.usable && one.backend != Backend::Ebpf);
     usable.map(|one| one.backend).next()
 }
 
-/// A finding about something that capture by eBPF needs.
+/// A finding about something that is missing for capture with eBPF.
 fn lacks_capture(check: Check, why: &str, report: &ProbeReport) -> CheckResult {
     match stand_in(report) {
         Some(backend) => check.warning(format!("{why}; {backend} captures in its place")),
@@ -216,7 +216,7 @@ fn hook(tried: &ProgramTrial, report: &ProbeReport) -> CheckResult {
     }
 }
 
-/// A finding about the programs of others on a hook: whether they and Leno's programs run.
+/// A finding about programs of other owners on a hook: whether they and Leno's programs both run.
 fn shared(others: &OtherPrograms, is_refused: bool) -> CheckResult {
     let subject = format!("others at {}", others.hook);
     let check = Check::new(subject, "Do programs of others share the hook with Leno's?");
@@ -257,8 +257,8 @@ fn jit() -> CheckResult {
     }
 }
 
-/// Whether the maps of one workload and of the usual table of flows can be made within the limits of this
-/// process.
+/// The finding on whether the maps of one workload, and a table of flows of the usual size, can be created within
+/// the limits of this process.
 fn memory() -> CheckResult {
     let check = Check::new("memory", "Is there memory for the maps of a workload and of flows?");
     let text = probe::read("/proc/self/limits");
@@ -309,7 +309,7 @@ fn capture(report: &ProbeReport) -> CheckResult {
     }
 }
 
-/// Whether one backend works. Another one may stand in for it.
+/// The finding on whether one backend works. Another backend may be used instead.
 fn backend(one: &BackendReport) -> CheckResult {
     let check = Check::new(one.backend.to_string(), "Can this backend capture here?");
     match one.usable {
@@ -319,7 +319,7 @@ fn backend(one: &BackendReport) -> CheckResult {
 }
 
 impl ProbeReport {
-    /// What `leno check` prints of it.
+    /// The findings that `leno check` prints about this report.
     #[must_use]
     pub fn findings(&self) -> Vec<CheckResult> {
         let mut all = vec![

@@ -1,4 +1,4 @@
-//! Finds out by trying which backends this machine can use.
+//! Determines by trying which backends this machine can use.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use crate::captured::CaptureTarget;
 use crate::error::Error;
 use crate::{cgroup, command, iptables, nftables};
 
-/// Capabilities that capture needs, with their numbers (capability.h).
+/// The capabilities that capture needs, with their numbers (capability.h).
 const CAPABILITIES: &[(&str, u32)] =
     &[("CAP_NET_ADMIN", 12), ("CAP_SYS_ADMIN", 21), ("CAP_PERFMON", 38), ("CAP_BPF", 39)];
 
@@ -21,16 +21,15 @@ const CAPABILITIES: &[(&str, u32)] =
 pub struct ProbeReport {
     /// The kernel's release.
     pub kernel: String,
-    /// Whether the kernel describes its types (BTF); the kernel programs are relocated by them when
-    /// they are loaded.
+    /// Whether the kernel describes its types (BTF). The kernel programs need that when they are loaded.
     pub btf: bool,
-    /// Where cgroup2 is mounted, or where it would be mounted.
+    /// Where cgroup2 is mounted, or else where it would be mounted.
     pub cgroup2: String,
-    /// Where bpffs is mounted, or where it would be mounted.
+    /// Where bpffs is mounted, or else where it would be mounted.
     pub bpffs: String,
     /// The capabilities of this process.
     pub capabilities: Vec<Capability>,
-    /// Every backend, best first.
+    /// The result for every backend, the best first.
     pub backends: Vec<BackendReport>,
     /// The backend that `auto` chooses here.
     pub chosen: Option<Backend>,
@@ -59,8 +58,8 @@ pub struct BackendReport {
 }
 
 impl ProbeReport {
-    /// Tries every backend: loads the kernel programs without attaching them, and installs the
-    /// rules in new network namespaces. Nothing is left behind.
+    /// Tries every backend: loads the kernel programs without attaching them, and installs the rules in new
+    /// network namespaces. No changes remain.
     #[must_use]
     pub fn probe() -> Self {
         let backends: Vec<BackendReport> = Backend::ALL.into_iter().map(try_backend).collect();
@@ -87,7 +86,7 @@ impl ProbeReport {
     /// The backend for a workload with this choice.
     ///
     /// # Errors
-    /// [`Error::Unusable`] with the reason if that backend does not work here.
+    /// [`Error::Unusable`], with the reason, if the chosen backend does not work here.
     pub fn choose(&self, choice: CaptureChoice) -> Result<Backend, Error> {
         match choice {
             CaptureChoice::Auto => self.chosen.ok_or_else(|| Error::Unusable(self.why.clone())),
@@ -129,7 +128,7 @@ fn try_backend(backend: Backend) -> BackendReport {
     }
 }
 
-/// Whether the programs load, and cgroup2 and bpffs are or can be mounted.
+/// Checks that the programs load, and that cgroup2 and bpffs are mounted or can be.
 fn try_ebpf() -> Result<(), Error> {
     leno_bpf::probe()?;
     for (kind, mounted) in [("cgroup2", cgroup::mounted()?), ("bpf", bpffs()?)] {
@@ -140,7 +139,7 @@ fn try_ebpf() -> Result<(), Error> {
     Ok(())
 }
 
-/// A made-up workload, with values that make every rule appear.
+/// An artificial workload, whose values make every rule appear.
 fn made_up() -> CaptureTarget {
     CaptureTarget {
         name: "probe".to_owned(),

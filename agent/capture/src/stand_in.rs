@@ -1,10 +1,10 @@
 //! The stand-in address in a workload's network namespace: the source address of the proxy's
 //! connections to its application (`leno_types::source`).
 //!
-//! It is a local route, not an address of an interface: a proxy can bind it, answers to it stay in the
-//! namespace, the kernel drops packets with this source that come from elsewhere (as martians), and
-//! programs that list interfaces do not see it. It stays when the workload is released, because open
-//! connections of the proxy use it, and ends with the namespace.
+//! It is a local route and not an address of an interface. So a proxy can bind it, answers to it stay in the
+//! namespace, the kernel drops packets with this source from other machines (as martians), and programs that list
+//! interfaces do not show it. When the workload is released, the route stays, because open connections of the
+//! proxy use it. It ends with the namespace.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -21,12 +21,13 @@ use crate::error::Error;
 
 /// `lo` has this index in every network namespace (LOOPBACK_IFINDEX).
 const LOOPBACK: u32 = 1;
-/// The table that the kernel searches first (RT_TABLE_LOCAL); it also decides whether an address can be bound.
+/// The number of the routing table that the kernel searches first (RT_TABLE_LOCAL). It also decides whether an
+/// address can be bound.
 const LOCAL_TABLE: u32 = 255;
-/// The table of the placeholders, and the priority of the rule that leads to it. The number is that of the
-/// proxy's outbound port.
+/// The number of the routing table for the placeholders, and the priority of the rule that leads to it. It is the
+/// same as that of the proxy's outbound port.
 const PLACEHOLDER_TABLE: u32 = ports::OUTBOUND as u32;
-/// Contains 1 if the namespace has IPv6 disabled; the file is missing if the kernel has no IPv6.
+/// This file contains 1 if IPv6 is disabled in the namespace. It is missing if the kernel has no IPv6.
 const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/lo/disable_ipv6";
 
 /// Routes the stand-in addresses to `lo` in this namespace, and also the IPv6 placeholders if datagrams are captured.
@@ -48,7 +49,8 @@ pub(crate) fn route(netns: &Path, datagrams: Datagrams) -> Result<(), Error> {
 }
 
 async fn add_routes(netlink: &Handle, datagrams: Datagrams) -> Result<(), rtnetlink::Error> {
-    // Container runtimes may bring lo up only after the pod's network is made, and the route needs lo to be up.
+    // The route needs lo to be up, and container runtimes may only bring it up after they have created the pod's
+    // network.
     netlink.link().set(LinkUnspec::new_with_index(LOOPBACK).up().build()).execute().await?;
     add(netlink, v4()).await?;
     match fs::read_to_string(NO_IPV6) {
@@ -66,8 +68,8 @@ async fn add(netlink: &Handle, route: RouteMessage) -> Result<(), rtnetlink::Err
     unless_there(netlink.route().add(route).execute().await)
 }
 
-/// Routes the placeholders of IPv6 to `lo`, but only packets that this namespace sends: otherwise the
-/// proxy would receive packets from elsewhere as if its workload had sent them.
+/// Routes the IPv6 placeholders to `lo`, but only for packets that this namespace sends. Otherwise the proxy would
+/// receive packets from elsewhere as if its workload had sent them.
 async fn add_placeholders(netlink: &Handle) -> Result<(), rtnetlink::Error> {
     add(netlink, v6(PLACEHOLDERS_V6, PLACEHOLDER_TABLE)).await?;
     let rule = netlink.rule().add().input_interface("lo").table_id(PLACEHOLDER_TABLE);

@@ -1,6 +1,6 @@
-//! Adds the plugin to a node's CNI configuration, and removes it.
+//! Adds the plugin to the text of a node's CNI configuration, and removes it.
 //!
-//! Text in, text out; the agent reads and writes the files.
+//! The agent reads and writes the files.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::NAME;
 
-/// A configuration that cannot be edited.
+/// Why a configuration cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text is not JSON.
@@ -20,22 +20,21 @@ pub enum Error {
     Shape,
 }
 
-/// The file that a runtime uses: the first by name of those that end in `.conf`, `.conflist` or
-/// `.json`.
+/// The file that a runtime uses: of those that end in `.conf`, `.conflist` or `.json`, the first by name.
 #[must_use]
 pub fn active(files: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
     files.into_iter().filter(|file| is_read(file)).min()
 }
 
-/// Whether a runtime reads a file of this name.
+/// Whether a runtime reads a file with this name.
 #[must_use]
 pub fn is_read(file: &Path) -> bool {
     let known = ["conf", "conflist", "json"].map(OsStr::new);
     file.extension().is_some_and(|extension| known.contains(&extension))
 }
 
-/// The configuration with this plugin once, as the last one; `None` if it need not be changed. A
-/// configuration of a single plugin becomes a list.
+/// The configuration with this plugin once, at the end of the list; `None` if it need not be changed. A
+/// configuration of a single plugin is turned into a list.
 ///
 /// # Errors
 /// If the text is not a CNI configuration.
@@ -50,7 +49,7 @@ pub fn with(text: &str, plugin: &Value) -> Result<Option<String>, Error> {
     Ok(Some(written(&list)))
 }
 
-/// The configuration without the plugin; `None` if it does not contain it.
+/// The configuration without the plugin; `None` if it does not contain the plugin.
 ///
 /// # Errors
 /// If the text is not a CNI configuration.
@@ -62,8 +61,8 @@ pub fn without(text: &str) -> Result<Option<String>, Error> {
     Ok((plugins.len() < before).then(|| written(&list)))
 }
 
-/// Whether the configuration is a list. A file with a list must be named `.conflist`, one with a
-/// single plugin `.conf`.
+/// Whether the configuration is a list. The name of a file with a list must end in `.conflist`, and with a single
+/// plugin in `.conf`.
 ///
 /// # Errors
 /// If the text is not a CNI configuration.
@@ -76,7 +75,7 @@ fn is_ours(plugin: &Value) -> bool {
     plugin.get("type").and_then(Value::as_str) == Some(NAME)
 }
 
-/// Parses a configuration; one of a single plugin becomes a list.
+/// Parses a configuration. One of a single plugin is turned into a list.
 fn parse(text: &str) -> Result<Map<String, Value>, Error> {
     let Value::Object(read) = serde_json::from_str(text)? else { return Err(Error::Shape) };
     if read.contains_key("plugins") {

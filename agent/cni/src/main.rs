@@ -1,12 +1,11 @@
-//! `leno-cni`: started by a node's container runtime for each call, as the CNI specification
-//! requires.
+//! `leno-cni`: the node's container runtime starts it for each call, as the CNI specification requires.
 
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
 
 use leno_cni::plugin::{self, CniEnvironment, CniError};
 
-/// Longest configuration that is read, in bytes; prevResult names only a handful of addresses and
+/// Longest configuration that is read, in bytes. The largest part, prevResult, contains only a few addresses and
 /// routes.
 const MAX_INPUT: u64 = 1 << 20;
 
@@ -21,7 +20,7 @@ fn main() -> ExitCode {
         Ok(output) => (output, true),
         Err(failure) => (failure.to_json(), false),
     };
-    // A result that the runtime cannot read is none.
+    // If the runtime cannot read the result, the call has failed.
     let is_told = std::io::stdout().write_all(text.as_bytes()).is_ok();
     if is_done && is_told { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

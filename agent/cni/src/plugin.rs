@@ -1,7 +1,9 @@
-//! One call of the plugin: the environment and standard input in, standard output out.
+//! One call of the plugin. It reads the environment and standard input, and its result is written to standard
+//! output.
 //!
-//! The plugin finds out by itself whether a pod has a proxy: the kubelet mounts a pod's volumes before the runtime
-//! makes the pod's network, so the directory of the volume [`VOLUME`], which holds the proxy's token, exists by then.
+//! The plugin determines by itself whether a pod has a proxy: the kubelet mounts a pod's volumes before the
+//! runtime creates the pod's network, so the directory of the volume [`VOLUME`], which contains the proxy's token,
+//! already exists.
 //!
 //! | the pod | the agent answers | the agent does not answer |
 //! |---|---|---|
@@ -21,28 +23,30 @@ use serde_json::{Value, json};
 
 use crate::protocol::{CniCommand, PluginAnswer, PluginRequest, SOCKET, ask};
 
-/// The volume that every injected proxy has.
+/// The name of a volume that every injected proxy has.
 pub const VOLUME: &str = "leno-token";
 
-/// The file beside the agent's socket with the namespaces whose pods are in node mode, one in a line. An agent that is
-/// away leaves it.
+/// The file beside the agent's socket that lists the namespaces whose pods are in node mode, one per line. It
+/// stays when the agent ends.
 pub const NODE_MODE: &str = "node-mode";
 
-/// Supported versions of the CNI specification: those with chained plugins. The result of the earlier plugins is
-/// passed on unchanged, so the versions do not differ here.
+/// The supported versions of the CNI specification, which are those with chained plugins. The result of earlier
+/// plugins is passed on unchanged, so the versions do not differ for this plugin.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// How long the plugin repeats its request for a pod that must not start without the agent: an agent that is being
-/// replaced is back within seconds. Afterwards the call fails and the kubelet has the pod tried again.
+/// How long the plugin repeats its request for a pod that must not start without the agent. An agent that is being
+/// replaced is available again within seconds. After this time the call fails, and the kubelet tries the pod
+/// again.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause between two requests.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait for an answer. The agent may wait 3 s for the API server; then a capture takes some 50 ms, or up to
-/// 10 s (the limit of a system command) while another program holds the rules. Together with [`PATIENCE`] it is well
-/// below the two minutes that a kubelet gives a runtime.
+/// Longest wait for an answer. The agent may wait 3 s for the API server. Then a capture takes about 50 ms, or up
+/// to 10 s (the limit of a system command) while another program holds the rules. Together with [`PATIENCE`], this
+/// is well below the two minutes that a kubelet gives a runtime.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// Longest wait for an answer about a pod without the volume, which may start without one. Longer than the agent
-/// waits for the API server (3 s), which it queries because the pod may have a proxy that was written by hand.
+/// Longest wait for an answer about a pod without the volume, which may start without an answer. It exceeds the
+/// time for which the agent waits for the API server (3 s). The agent asks the API server because the pod may have
+/// a proxy that was written by hand.
 const SHORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The environment variables that the specification passes to a plugin.
@@ -54,7 +58,7 @@ pub struct CniEnvironment {
     pub container: String,
     /// `CNI_NETNS`.
     pub netns: String,
-    /// `CNI_ARGS`: `KEY=VALUE;KEY=VALUE`.
+    /// `CNI_ARGS`, in the form `KEY=VALUE;KEY=VALUE`.
     pub arguments: String,
 }
 
@@ -81,13 +85,13 @@ struct Configuration {
     prev_result: Option<Value>,
     #[serde(default = "default_socket")]
     socket: PathBuf,
-    /// Where the kubelet keeps its pods.
+    /// The directory in which the kubelet keeps its pods.
     #[serde(default = "default_kubelet")]
     kubelet: PathBuf,
     /// Namespaces whose pods may start although their volumes cannot be read.
     #[serde(default)]
     exempt: Vec<String>,
-    /// In milliseconds, [`PATIENCE`] by default.
+    /// Replaces [`PATIENCE`], in milliseconds.
     patience_ms: Option<u64>,
 }
 
@@ -134,7 +138,7 @@ impl CniError {
     }
 }
 
-/// Carries out `CNI_COMMAND`; returns the text to print.
+/// Carries out `CNI_COMMAND`. Returns the text to print.
 ///
 /// # Errors
 /// The error to print if the call fails.
@@ -156,7 +160,7 @@ pub fn run(environment: &CniEnvironment, input: &str) -> Result<String, CniError
             delete(environment, &configuration);
             Ok(String::new())
         }
-        // A node without its agent still runs pods, and the agent finds ended pods by itself.
+        // The node can run pods even without its agent, and the agent itself finds pods that have ended.
         "STATUS" | "GC" => Ok(String::new()),
         other => {
             let details = format!("CNI_COMMAND is {other:?}");
@@ -199,7 +203,7 @@ fn check(environment: &CniEnvironment, configuration: &Configuration) -> Result<
     let Some(request) = request(CniCommand::Check, environment, configuration) else {
         return Ok(String::new());
     };
-    // If the agent does not answer, the capture is still in the kernel.
+    // Even if the agent does not answer, the capture is still in the kernel.
     match ask(&configuration.socket, &request, SHORT_LIMIT) {
         Ok(PluginAnswer { error: Some(why), .. }) => {
             let message = "this pod should be captured and is not";
@@ -209,14 +213,15 @@ fn check(environment: &CniEnvironment, configuration: &Configuration) -> Result<
     }
 }
 
-/// Never fails: a pod must be able to end, and the agent finds unreported ends by itself.
+/// Reports the end of a pod. Never fails, because a pod must be able to end, and the agent itself finds ends that
+/// were not reported.
 fn delete(environment: &CniEnvironment, configuration: &Configuration) {
     if let Some(request) = request(CniCommand::Del, environment, configuration) {
         let _untold = ask(&configuration.socket, &request, SHORT_LIMIT);
     }
 }
 
-/// Sends the request; repeats it for as long as is allowed if the pod depends on the answer (`needed`).
+/// Sends the request. If the pod depends on the answer (`needed`), repeats it for [`PATIENCE`].
 fn ask_patiently(
     configuration: &Configuration,
     request: &PluginRequest,
@@ -248,7 +253,7 @@ fn request(
     let namespace = argument("K8S_POD_NAMESPACE")?;
     let uid = argument("K8S_POD_UID");
     let seen = uid.as_deref().and_then(|uid| has_proxy(&configuration.kubelet, uid));
-    // Its volumes do not show a node proxy: the agent's answer decides.
+    // The volumes of a pod do not show whether it has a node proxy, so the agent's answer decides.
     let seen = seen.filter(|seen| *seen || !is_in_node_mode(&configuration.socket, &namespace));
     let exempt = configuration.exempt.contains(&namespace);
     Some(PluginRequest {
@@ -262,8 +267,8 @@ fn request(
     })
 }
 
-/// The file with the symbolic links in its folder's path resolved: /var/run is a link to /run on the node, but not in
-/// the agent's container.
+/// The path of a file with the symbolic links in its folder's path resolved. On the node /var/run is a link to
+/// /run, but in the agent's container it is not.
 fn resolved(file: &Path) -> PathBuf {
     let folder = file.parent().and_then(|folder| folder.canonicalize().ok());
     match (folder, file.file_name()) {
@@ -272,7 +277,7 @@ fn resolved(file: &Path) -> PathBuf {
     }
 }
 
-/// Whether pods of a namespace are in node mode, as the agent has noted beside its socket.
+/// Whether pods of a namespace are in node mode, according to the agent's file beside its socket.
 fn is_in_node_mode(socket: &Path, namespace: &str) -> bool {
     let noted = std::fs::read_to_string(socket.with_file_name(NODE_MODE)).unwrap_or_default();
     noted.lines().any(|line| line == namespace)
@@ -280,7 +285,7 @@ fn is_in_node_mode(socket: &Path, namespace: &str) -> bool {
 
 /// Whether the pod has the proxy's volume; `None` if the kubelet's directories cannot be read.
 fn has_proxy(kubelet: &Path, uid: &str) -> Option<bool> {
-    // Only a well-formed uid becomes part of a path.
+    // Only a valid uid may become part of a path.
     if !uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return None;
     }

@@ -11,18 +11,18 @@ use serde::{Deserialize, Serialize};
 /// The agent's default socket.
 pub const SOCKET: &str = "/run/leno/agent.sock";
 
-/// Longest line, in bytes: it holds names of at most 253 bytes, an id and a path.
+/// Longest line, in bytes. It contains names of at most 253 bytes, an ID and a path.
 pub const MAX_LINE: u64 = 16 * 1024;
 
 /// The CNI command that the runtime called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CniCommand {
-    /// The pod's network is made; its containers are not started.
+    /// The pod's network was created, and its containers have not been started.
     Add,
     /// The pod's network is about to be removed.
     Del,
-    /// The pod should be as `Add` left it.
+    /// The pod should still be as `Add` has left it.
     Check,
 }
 
@@ -31,9 +31,9 @@ pub enum CniCommand {
 pub struct PluginRequest {
     /// The command.
     pub command: CniCommand,
-    /// The runtime's id of the pod's sandbox.
+    /// The runtime's ID of the pod's sandbox.
     pub container: String,
-    /// The pod's network namespace as a file; `None` if it is gone.
+    /// The file of the pod's network namespace; `None` if it is gone.
     pub netns: Option<PathBuf>,
     /// The pod's namespace.
     pub namespace: String,
@@ -48,10 +48,10 @@ pub struct PluginRequest {
 /// The agent's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginAnswer {
-    /// The backend that captures the pod; `None` if the pod is not to be captured.
+    /// The backend that captures the pod; `None` if the pod need not be captured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub backend: Option<String>,
-    /// Why the pod, which should be captured, cannot be.
+    /// Why a pod that should be captured cannot be.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }

@@ -29,19 +29,19 @@ use crate::wire;
 /// How long an ended flow stays in the table, for readers of the list.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How long an open flow of frames may be idle. For TCP that is longer than keep-alive takes on Linux to detect a dead
-/// peer (7,200 s and 9 probes each 75 s). Other protocols have no end of connection; their time is that of usual
-/// firewalls.
+/// How long an open flow of frames may be idle. For TCP this is longer than the time in which Linux detects a dead
+/// peer by keep-alive (7,200 s and 9 probes at intervals of 75 s). For other protocols, which have no end of a
+/// connection, it is the usual time of firewalls.
 const QUIET_TCP: Duration = Duration::from_secs(2 * 3600 + 15 * 60);
 const QUIET_OTHER: Duration = Duration::from_secs(60);
 
-/// The price without a budget: all connections are accounted for, whatever it costs.
+/// The price if there is no budget: all connections are accounted for, whatever that costs.
 const NO_BOUND: AccountingPrice =
     AccountingPrice { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 
 /// Most addresses of unnamed peers that are collected in one reading.
 const MAX_STRANGERS: usize = 256;
-/// The id of such peers in flows.
+/// The ID that flows have for a peer without a name.
 const OUTSIDE: u16 = PEER_OUTSIDE as u16;
 
 /// An instance of a workload.
@@ -53,37 +53,40 @@ pub struct FlowMember {
     pub workload: String,
     /// Its network namespace, as a file.
     pub netns: PathBuf,
-    /// Its addresses, which identify it as a peer of others.
+    /// Its addresses, by which it is recognised as a peer of others.
     pub addresses: Vec<IpAddr>,
     /// The user that its proxy runs as.
     pub proxy_uid: u32,
     /// The source of its flows.
     pub source: FlowMetricsSource,
-    /// The budget for accounting for its workload. If instances differ, the lowest one applies.
+    /// The CPU budget for accounting for its workload. If the workload's instances have different budgets, the
+    /// lowest applies.
     pub budget: Option<CpuBudget>,
-    /// The control groups in or below which its proxy runs, whose requests are counted; empty if it has no proxy.
+    /// The control groups in or below which its proxy runs. The proxy's request counts are read there. Empty if it
+    /// has no proxy.
     pub proxies: Vec<PathBuf>,
     /// The outer end of its interface, where frames are counted; `None` if it has none.
     pub port: Option<WorkloadInterface>,
 }
 
-/// The flows of a mesh, or of a node. Dropping it changes nothing in the kernel; [`Accounts::end`] removes everything.
+/// The flows of a mesh or of a node. Dropping this changes nothing in the kernel; [`Accounts::end`] removes
+/// everything.
 #[derive(Debug)]
 pub struct Accounts {
     flows: Flows,
     ids: BTreeMap<(String, String), u32>,
     members: BTreeMap<String, EnrolledMember>,
-    /// Whether every existing workload that should be accounted for has been enrolled.
+    /// Whether every existing workload that should be accounted for was enrolled.
     knows_all: bool,
     /// The addresses of the control plane.
     peers: Vec<SocketAddr>,
-    /// Addresses of workloads that are accounted for on another machine.
+    /// Addresses of workloads that another machine accounts for.
     elsewhere: BTreeSet<IpAddr>,
     strangers: BTreeSet<IpAddr>,
     published: PublishedFlows,
     requests: Requests,
     published_requests: requests::PublishedRequests,
-    /// Reads requests of plain traffic from samples.
+    /// Reads requests from samples of unencrypted traffic.
     reading: wire::WireSampling,
     published_wire: wire::PublishedWire,
     drops: Drops,
@@ -95,15 +98,15 @@ pub struct Accounts {
     governor: Option<Governor>,
     caps: Caps,
     measurement: Option<Measurement>,
-    /// How often the level was lowered and raised.
+    /// How many times the level was lowered and raised.
     steps: [u64; 2],
 }
 
-/// A member with its ids in the kernel.
+/// A member, with its IDs in the kernel.
 #[derive(Debug)]
 struct EnrolledMember {
     member: FlowMember,
-    /// The id of its workload.
+    /// The ID of its workload.
     id: u32,
     /// The key of its namespace, if it is accounted for.
     cookie: Option<u64>,
@@ -112,16 +115,16 @@ struct EnrolledMember {
 }
 
 impl Accounts {
-    /// Checks whether programs can be pinned on this machine. If they cannot, nothing is left pinned.
+    /// Checks whether programs can be pinned on this machine. No test pins remain.
     ///
     /// # Errors
-    /// The reason why they cannot.
+    /// Why they cannot be pinned.
     pub fn check_pins() -> Result<(), Error> {
         PinRoot::find().map(drop)
     }
 
-    /// Attaches the programs to a cgroup. The counters of an earlier process under the same name are kept, but its
-    /// enrolled namespaces are not.
+    /// Attaches the programs to a cgroup. The counters of an earlier process with the same owner's name are kept,
+    /// but the namespaces that it has enrolled are not.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -135,9 +138,9 @@ impl Accounts {
         Ok((accounts, earlier))
     }
 
-    /// Like [`Accounts::start`], but namespaces that an earlier process enrolled stay enrolled until they are enrolled
-    /// again or [`Accounts::withdraw_unknown`] is called. For workloads that continue while the process that enrols
-    /// them restarts.
+    /// Like [`Accounts::start`], but namespaces that an earlier process has enrolled stay enrolled until they are
+    /// enrolled again or [`Accounts::withdraw_unknown`] is called. This is for workloads that keep running while
+    /// the process that enrols them restarts.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -178,7 +181,7 @@ impl Accounts {
         Ok((accounts, earlier))
     }
 
-    /// Removes the instances that an earlier process enrolled and this one has not.
+    /// Withdraws the instances that an earlier process has enrolled and this one has not.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -212,7 +215,7 @@ impl Accounts {
     /// Resizes the table and the ring of events, and keeps the content of the table; `None` keeps a size.
     ///
     /// # Errors
-    /// If the ring must be resized but has a reader, or if the kernel refuses. The sizes stay as they were then.
+    /// If the ring must be resized but has a reader, or if the kernel refuses. The sizes are then unchanged.
     pub fn resize(&self, flows: Option<u32>, events: Option<u32>) -> Result<(), Error> {
         self.flows.resize(flows, events)
     }
@@ -243,9 +246,9 @@ impl Accounts {
         self.flows.set_price(AccountingPrice { level, ..NO_BOUND })
     }
 
-    /// One round of enforcing all budgets: compares the cost of the programs since the last round with them. The kernel
-    /// measures its programs in every second round, and in every round while a budget is exceeded or the level is
-    /// lowered.
+    /// One round of enforcing all budgets: compares them with the cost of the programs since the last round. The
+    /// kernel measures its programs in every second round, and in every round while a budget is exceeded or the
+    /// level is lowered.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -290,8 +293,8 @@ impl Accounts {
         Ok(step)
     }
 
-    /// Enables sampling of payload for these workloads if any of their instances ask for it, and the reader of samples
-    /// if any workload does.
+    /// Enables sampling of payload for those of these workloads that have an instance that needs it. The reader of
+    /// samples runs while any workload needs it.
     fn sample(&mut self, ids: &[u32]) -> Result<(), Error> {
         let is_any = frames_of(self.members.values()).sampled;
         if is_any {
@@ -304,7 +307,8 @@ impl Accounts {
         if is_any { Ok(()) } else { self.reading.set(&self.flows, false) }
     }
 
-    /// Sets the budget of a workload, and whether its payload is sampled, from the settings of its instances.
+    /// Sets the budget of a workload, and whether its payload is sampled, according to the settings of its
+    /// instances.
     fn bound(&mut self, id: u32) -> Result<(), Error> {
         let members = self.members.values().filter(|one| one.id == id);
         let budgets = members.filter_map(|one| one.member.budget);
@@ -325,7 +329,7 @@ impl Accounts {
         self.caps.prices().filter_map(row).collect()
     }
 
-    /// Sets the addresses of the control plane, which identify it as the peer of proxies.
+    /// Sets the addresses of the control plane, by which it is recognised as the peer of proxies.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -334,8 +338,9 @@ impl Accounts {
         at.iter().try_for_each(|at| self.flows.set_peer(*at, PEER_CONTROL_PLANE))
     }
 
-    /// Sets the name of a workload that is accounted for on another machine, as the peer of connections to this address
-    /// that begin from now on; `None` removes it. Addresses of enrolled instances are not changed.
+    /// Sets the name of the workload with this address, which another machine accounts for. Connections to it that
+    /// begin from now on have this name as their peer. `None` removes the name. Addresses of enrolled instances
+    /// are not changed.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -360,15 +365,16 @@ impl Accounts {
         self.strangers.iter().copied().collect()
     }
 
-    /// Enrols an instance under its name, and replaces an earlier one of that name.
+    /// Enrols an instance under its name, and replaces an earlier instance with that name.
     ///
     /// # Errors
-    /// If the kernel refuses. The instance may be partly enrolled then: if frames cannot be counted, sockets are.
+    /// If the kernel refuses. The instance may then be partly enrolled: if its frames cannot be counted, its
+    /// sockets are.
     pub fn enrol(&mut self, name: &str, member: FlowMember) -> Result<(), Error> {
         if let Some(enrolled) = self.members.get_mut(name) {
             let is_same = enrolled.member.proxies == member.proxies;
             enrolled.member.proxies.clone_from(&member.proxies);
-            // Proxies may change without a gap in the accounts.
+            // The control groups of proxies may change without a gap in the accounts.
             if enrolled.member == member {
                 let id = enrolled.id;
                 return if is_same { Ok(()) } else { self.bound(id) };
@@ -400,7 +406,7 @@ impl Accounts {
         refused
     }
 
-    /// Withdraws an instance; succeeds if it is not enrolled. Its open connections stay accounted for.
+    /// Withdraws an instance. Succeeds if it is not enrolled. Its open connections are still accounted for.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -409,7 +415,7 @@ impl Accounts {
         id.map_or(Ok(()), |id| self.bound(id))
     }
 
-    /// Withdraws an instance, but keeps the budget of its workload. Returns the workload's id.
+    /// Withdraws an instance, but keeps the budget of its workload. Returns the workload's ID.
     fn take_out(&mut self, name: &str) -> Result<Option<u32>, Error> {
         let Some(enrolled) = self.members.get(name) else { return Ok(None) };
         if let Some(cookie) = enrolled.cookie {
@@ -420,7 +426,7 @@ impl Accounts {
         }
         let (id, mut addresses) = (enrolled.id, enrolled.member.addresses.clone());
         self.members.remove(name);
-        // A later instance may have the same address already.
+        // A later instance may already have the same address.
         let is_taken =
             |ip: &IpAddr| self.members.values().any(|other| other.member.addresses.contains(ip));
         addresses.retain(|ip| !is_taken(ip));
@@ -452,7 +458,7 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses.
     pub fn collect(&mut self) -> Result<(), Error> {
-        // No other process may resize the table while it is read.
+        // The lock prevents other processes from resizing the table while it is read.
         let lock = self.flows.lock_pins()?;
         let read = self.read();
         drop(lock);
@@ -462,7 +468,8 @@ impl Accounts {
     /// Collects while the pins are locked.
     fn read(&mut self) -> Result<(), Error> {
         self.flows.end_abandoned()?;
-        // Read before the table: otherwise a flow that is added between the two reads would count as evicted.
+        // The totals are read before the table. Otherwise a flow that is added between the two reads would count
+        // as evicted.
         let totals = self.flows.totals()?;
         let began = nanos(monotonic());
         let pass = self.flows.refresh()?;
@@ -489,8 +496,8 @@ impl Accounts {
                     over.push(cookie);
                 }
             } else if is_before(flow.pass, pass) && flow.opened_ns < began {
-                // The iterator sometimes skips a socket. One that two passes have missed is gone: it was destroyed with
-                // its network namespace, and no program runs for that.
+                // The iterator sometimes skips a socket. A socket that two passes have missed is gone: it was
+                // destroyed with its network namespace, which no kernel program notices.
                 if missed_before.contains(&cookie) {
                     over.push(cookie);
                 } else {
@@ -548,7 +555,7 @@ impl Accounts {
         metrics::text(&counted, &self.gauges)
     }
 
-    /// Detaches and removes everything.
+    /// Detaches and removes all programs, maps and pins.
     ///
     /// # Errors
     /// When a pin cannot be removed.
@@ -567,7 +574,8 @@ impl Accounts {
         members.flat_map(places).collect()
     }
 
-    /// The id of a workload: its present one, or the next free one. If there are too many, the kernel refuses the name.
+    /// The ID of a workload: its present one, or else the next free one. If there are too many workloads, the
+    /// kernel refuses to name it.
     fn id_of(&mut self, namespace: &str, workload: &str) -> u32 {
         let next = self.ids.values().max().map_or(FIRST_WORKLOAD, |last| last + 1);
         let key = (namespace.to_owned(), workload.to_owned());
@@ -575,10 +583,10 @@ impl Accounts {
     }
 }
 
-/// Which uses of frames these instances need.
+/// For what these instances need frames: to count them, or to sample their payload as well.
 fn frames_of<'a>(members: impl Iterator<Item = &'a EnrolledMember>) -> FrameUse {
     members.fold(FrameUse::default(), |all, one| {
-        // A proxy counts the requests of its workload.
+        // If the workload has a proxy, the proxy counts its requests, and no payload is sampled.
         let is_read =
             one.member.source == FlowMetricsSource::Requests && one.member.proxies.is_empty();
         FrameUse {
@@ -588,7 +596,7 @@ fn frames_of<'a>(members: impl Iterator<Item = &'a EnrolledMember>) -> FrameUse 
     })
 }
 
-/// Whether an address is private (RFC 1918, RFC 6598, RFC 4193), like those of pods.
+/// Whether an address is private (RFC 1918, RFC 6598, RFC 4193), as those of pods are.
 fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -599,7 +607,7 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-/// Why the frames of a workload without an outer interface are not counted.
+/// The error for a workload whose frames should be counted but that has no outer interface.
 fn no_port() -> Error {
     let why = "no interface of the machine leads to it, as that of a veth pair does";
     Error::Io { action: "count its frames".to_owned(), source: io::Error::other(why) }
@@ -611,7 +619,7 @@ fn quiet(flow: &Flow) -> Duration {
     if protocol == IpProtocol::TCP { QUIET_TCP } else { QUIET_OTHER }
 }
 
-/// Whether a pass of the iterator came before another one; other readers have passes of their own.
+/// Whether one pass of the iterator came before another one. Each reader numbers its own passes.
 fn is_before(pass: u32, other: u32) -> bool {
     pass.wrapping_sub(other) > u32::MAX / 2
 }

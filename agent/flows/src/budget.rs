@@ -1,4 +1,4 @@
-//! The budget of accounting, and what happens when it is exceeded.
+//! The CPU budget of accounting. When it is exceeded, less is accounted for.
 //!
 //! ```text
 //!          over the budget for `EVIDENCE` rounds, or far over it for one
@@ -6,10 +6,10 @@
 //!        ◄───────────────────            ◄───────────────────
 //!         under half of it for `patience` rounds
 //! ```
-//! The kernel measures a program's time with a clock, so the time includes interruptions of the program: interrupts,
-//! deferred work of the kernel, and time that the host of a virtual machine takes. On an overloaded machine that
-//! sometimes exceeds the time of the program itself. So one round over the budget is no evidence, unless the cost is
-//! many times the budget.
+//! The kernel measures a program's time with a clock, so the time includes interruptions of the program:
+//! interrupts, deferred work of the kernel, and time that the host of a virtual machine takes. On an overloaded
+//! machine that sometimes exceeds the time of the program itself. So one round over the budget does not prove that
+//! the programs exceed it, unless the cost is many times the budget.
 //!
 //! If payload is sampled, the level after `full` is `packets`: no requests are read. If frames are counted, the next
 //! level is `sockets`: all workloads are read from sockets instead.
@@ -27,11 +27,11 @@ use leno_bpf::flows::{Flows, ProgramRuns};
 use leno_bpf::{Error, RunTime, RunTimeCounting};
 use leno_bpf_abi::flow::{FlowLevel, FlowProgram};
 
-/// Rounds under half of the budget until the level is raised: the first wait, and the longest one. A round of `leno up`
-/// is 5 s.
+/// How many rounds in a row under half of the budget raise the level: the first number, and the largest. A round
+/// of `leno up` takes 5 s.
 const PATIENCE: u32 = 6;
 const MOST_PATIENCE: u32 = 120;
-/// Consecutive rounds over the budget until the level is lowered, and the multiple of the budget for which one round is
+/// How many rounds in a row over the budget lower the level, and the multiple of the budget for which one round is
 /// enough.
 const EVIDENCE: u32 = 3;
 const FAR_OVER: f64 = 10.0;
@@ -46,22 +46,23 @@ const LEVELS: [FlowLevel; 5] = [
 /// The unit of shares in the kernel.
 const MILLION: f64 = 1e6;
 
-/// The time of a program's run that finds nothing to account for, as a share of one that does
+/// The time of a program's run that finds nothing to account for, as a share of the time of one that does
 /// (docs/decisions/155-a-cap-for-a-workload.md).
 const IDLE_RUN: f64 = 0.1;
 
-/// A budget for the kernel's accounting, of one workload or of all: a share of the CPU time of the whole machine.
+/// A budget for the kernel's accounting of one workload or of all. It is a share of the CPU time of the whole
+/// machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuBudget(f64);
 
-/// The value is never NaN, so equality is total.
+/// The value is never NaN, so equality is an equivalence relation.
 impl Eq for CpuBudget {}
 
-/// A text that is not a [`CpuBudget`].
+/// The error for a text that is not a [`CpuBudget`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownBudget(String);
 
-/// A [`CpuBudget`] or none, as a flag.
+/// The value of a flag: a [`CpuBudget`], or none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OptionalBudget(pub Option<CpuBudget>);
 
@@ -76,7 +77,7 @@ impl OptionalBudget {
 }
 
 impl Default for CpuBudget {
-    /// The default is one per cent.
+    /// The default is 1 %.
     fn default() -> Self {
         Self(0.01)
     }
@@ -85,7 +86,7 @@ impl Default for CpuBudget {
 impl FromStr for CpuBudget {
     type Err = UnknownBudget;
 
-    /// Parses `1%`, `0.5%`.
+    /// Parses a percentage, such as `1%` or `0.5%`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let share = leno_resources::cpu_share(text).map(Self);
         share.ok_or_else(|| UnknownBudget(text.to_owned()))
@@ -116,7 +117,7 @@ impl CpuBudget {
     }
 }
 
-/// Saturates, because a measurement with another clock may exceed 1.
+/// Converts a share to millionths. The result saturates, because a measurement with another clock may exceed 1.
 pub(crate) fn millionths(share: f64) -> u32 {
     (share.clamp(0.0, 1.0) * MILLION).round() as u32
 }
@@ -124,7 +125,7 @@ pub(crate) fn millionths(share: f64) -> u32 {
 /// A change of the level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LevelChange {
-    /// The workload, by namespace and name; `None` for the common level of all.
+    /// The workload, by namespace and name; `None` for the common level of all workloads.
     pub of: Option<(String, String)>,
     /// The level from now on.
     pub level: FlowLevel,
@@ -158,27 +159,27 @@ impl fmt::Display for LevelChange {
     }
 }
 
-/// Which frames are used at the level `full`.
+/// What frames are used for at the level `full`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FrameUse {
     pub(crate) counted: bool,
     pub(crate) sampled: bool,
 }
 
-/// Decides on the level, without a clock or I/O.
+/// Decides about the level. It uses no clock and does no I/O.
 #[derive(Debug)]
 pub(crate) struct Governor {
     budget: CpuBudget,
     level: FlowLevel,
     /// Whether frames are counted, and whether their payload is sampled.
     has: FrameUse,
-    /// Consecutive rounds over the budget.
+    /// How many rounds in a row were over the budget.
     over: u32,
-    /// Consecutive rounds under half of the budget.
+    /// How many rounds in a row were under half of the budget.
     calm: u32,
-    /// How many of these are needed before the level is raised.
+    /// How many such rounds in a row raise the level.
     patience: u32,
-    /// Rounds since the level was last raised.
+    /// How many rounds ago the level was last raised.
     since_return: Option<u32>,
 }
 
@@ -207,14 +208,14 @@ impl Governor {
         self.budget
     }
 
-    /// Sets another budget. The level stays, and the next rounds decide. Earlier waits do not apply to the new budget.
+    /// Sets another budget. The level is kept until the next rounds. Earlier waits do not apply to the new budget.
     pub(crate) fn set_budget(&mut self, budget: CpuBudget) {
         self.budget = budget;
         (self.over, self.calm) = (0, 0);
         (self.patience, self.since_return) = (PATIENCE, None);
     }
 
-    /// Whether the next round must be measured out of turn, because it may change the level.
+    /// Whether the next round must be measured although it is not its turn, because it may change the level.
     pub(crate) fn is_watching(&self) -> bool {
         self.level != FlowLevel::Full || self.over > 0
     }
@@ -274,7 +275,7 @@ pub(crate) struct Measurement {
     _counting: RunTimeCounting,
     began: Instant,
     before: BTreeMap<String, RunTime>,
-    /// The CPU time that reading samples had taken at its start.
+    /// How much CPU time the reading of samples had used at the start.
     reading: Duration,
     /// The workloads whose runs are counted.
     workloads: BTreeMap<u32, ProgramRuns>,
@@ -285,9 +286,9 @@ pub(crate) struct Measurement {
 pub(crate) struct MeasuredCost {
     /// The cost of all programs, as a share of the machine's CPU time.
     pub(crate) total: f64,
-    /// The cost of each program, and its runs.
+    /// The cost of each program, and how many times it ran.
     programs: [(f64, u64); FlowProgram::ALL.len()],
-    /// For each workload, how often the programs have accounted for something of it.
+    /// For each workload, how many times the programs have accounted for something of it.
     workloads: BTreeMap<u32, ProgramRuns>,
 }
 
@@ -305,7 +306,8 @@ impl Measurement {
         Ok(Self { before, reading, workloads, began: Instant::now(), _counting: counting })
     }
 
-    /// `reading` is the CPU time that reading samples has taken so far; it is a part of the total cost.
+    /// Ends the measurement. `reading` is the CPU time that the reading of samples has used so far, which is a
+    /// part of the total cost.
     pub(crate) fn end(self, flows: &Flows, reading: Duration) -> Result<MeasuredCost, Error> {
         let after = flows.run_times()?;
         let processors = available_parallelism().map_or(1, std::num::NonZero::get) as f64;
@@ -314,7 +316,7 @@ impl Measurement {
         let mut measured = MeasuredCost { total: read, ..MeasuredCost::default() };
         for (name, now) in after {
             let before = self.before.get(&name).copied().unwrap_or_default();
-            // The counters of programs that were replaced meanwhile started at zero.
+            // The counters of a program that was replaced in the meantime have started at zero.
             let since = if now.took >= before.took { before } else { RunTime::default() };
             let share = (now.took - since.took).as_secs_f64() / passed / processors;
             measured.total += share;
@@ -334,8 +336,8 @@ impl Measurement {
 }
 
 impl MeasuredCost {
-    /// The part of the cost that one workload causes: the cost of each program, in proportion to how often that program
-    /// has accounted for something of the workload.
+    /// The part of the cost that one workload causes: of each program's cost, the share of the workload in what
+    /// that program has accounted for.
     pub(crate) fn of(&self, workload: u32) -> f64 {
         let Some(own) = self.workloads.get(&workload) else { return 0.0 };
         let mut part = 0.0;
@@ -358,7 +360,7 @@ mod tests {
         Governor::new("1%".parse().unwrap())
     }
 
-    /// Rounds at this cost until the level changes.
+    /// How many rounds at this cost it takes until the level changes.
     fn rounds_until(governor: &mut Governor, cost: f64, level: FlowLevel) -> u32 {
         for round in 1..1000 {
             if let Some(step) = governor.judge(cost) {
@@ -386,7 +388,7 @@ mod tests {
         assert_eq!(rounds_until(&mut governor, 0.011, FlowLevel::Aggregated), EVIDENCE);
         assert_eq!(rounds_until(&mut governor, 0.101, FlowLevel::Off), 1);
         assert_eq!(governor.judge(0.5), None, "there is no less");
-        // Between half of the budget and all of it nothing changes.
+        // Between half of the budget and the whole budget, nothing changes.
         assert!((0..500).all(|_| governor.judge(0.007).is_none()));
         assert_eq!(rounds_until(&mut governor, 0.0, FlowLevel::Aggregated), PATIENCE);
         assert_eq!(rounds_until(&mut governor, 0.001, FlowLevel::Full), PATIENCE);
@@ -429,7 +431,7 @@ mod tests {
             assert_eq!(down, EVIDENCE);
         }
         assert_eq!(waits, [6, 12, 24, 48, 96, 120, 120]);
-        // If the level stays after it was raised, the wait becomes short again.
+        // If the level is not lowered again after it was raised, the wait becomes short again.
         rounds_until(&mut governor, 0.0, FlowLevel::Full);
         assert!((0..=MOST_PATIENCE).all(|_| governor.judge(0.006).is_none()));
         rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
@@ -447,7 +449,7 @@ mod tests {
         governor.set_budget("2%".parse().unwrap());
         assert_eq!(governor.level(), FlowLevel::Aggregated);
         assert_eq!(rounds_until(&mut governor, 0.009, FlowLevel::Full), PATIENCE);
-        // Waits under another budget do not matter for this one.
+        // Waits under an earlier budget do not count for this one.
         governor.set_budget("1%".parse().unwrap());
         rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
         assert_eq!(rounds_until(&mut governor, 0.0, FlowLevel::Full), PATIENCE);

@@ -1,4 +1,4 @@
-//! Budgets of single workloads, each with a [`Governor`] of its own.
+//! Enforces the budgets of single workloads, with a separate [`Governor`] for each.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use leno_bpf_abi::flow::FlowLevel;
 
 use crate::budget::{CpuBudget, FrameUse, Governor, LevelChange, MeasuredCost, millionths};
 
-/// The price of a workload without a budget of its own.
+/// The price of a workload without its own budget.
 const FREE: AccountingPrice =
     AccountingPrice { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 
-/// A workload with a budget of its own, which any process can read from the kernel.
+/// A workload with its own budget. Any process can read this from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadCap {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub workload: String,
-    /// Its level, its budget, and its part of the cost.
+    /// Its level, its budget, and its share of the cost.
     pub price: AccountingPrice,
 }
 
-/// The workloads with budgets, by their ids.
+/// The workloads that have their own budget, by their IDs.
 #[derive(Debug, Default)]
 pub(crate) struct Caps(BTreeMap<u32, WorkloadBudget>);
 
@@ -31,7 +31,7 @@ pub(crate) struct Caps(BTreeMap<u32, WorkloadBudget>);
 struct WorkloadBudget {
     governor: Governor,
     cost: f64,
-    /// How often its level was lowered and raised.
+    /// How many times its level was lowered and raised.
     steps: [u64; 2],
 }
 
@@ -50,12 +50,13 @@ impl Caps {
         self.0.is_empty()
     }
 
-    /// Whether the next round may change the level of any of them.
+    /// Whether the next round may change the level of any of these workloads.
     pub(crate) fn are_watching(&self) -> bool {
         self.0.values().any(|cap| cap.governor.is_watching())
     }
 
-    /// Sets the budget of a workload; `None` removes it. A workload that has one keeps its level and its counters.
+    /// Sets the budget of a workload; `None` removes it. A workload that already has a budget keeps its level and
+    /// its counters.
     pub(crate) fn set(
         &mut self,
         flows: &Flows,
@@ -79,7 +80,7 @@ impl Caps {
         Ok(())
     }
 
-    /// Handles one measurement, with each workload's own part of the cost. Returns the changes by workload.
+    /// Handles one measurement, with each workload's part of the cost. Returns the changes of levels by workload.
     pub(crate) fn judge(
         &mut self,
         flows: &Flows,
@@ -99,7 +100,7 @@ impl Caps {
         Ok(changes)
     }
 
-    /// The price of each, and how often its level was lowered and raised.
+    /// The price of each workload, and how many times its level was lowered and raised.
     pub(crate) fn prices(&self) -> impl Iterator<Item = (u32, AccountingPrice, [u64; 2])> {
         self.0.iter().map(|(workload, cap)| (*workload, cap.price(), cap.steps))
     }

@@ -11,10 +11,10 @@ use leno_bpf_abi::flow::{
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The name of a workload that is not in the maps, because another version has written them.
+/// Stands for the name of a workload that is not in the maps, because another version has written them.
 const UNNAMED: &str = "?";
 
-/// The names of workloads by id: namespace and workload.
+/// The names of workloads by their IDs: namespace and workload.
 pub(crate) type WorkloadNames = BTreeMap<u32, (String, String)>;
 
 /// The difference between the kernel's clock and the wall clock.
@@ -73,7 +73,8 @@ impl IpProtocol {
     }
 }
 
-/// A fixed word as the value of a field. (Serde would borrow a field whose type is written as a reference.)
+/// A fixed word as the value of a field. An alias is used because Serde would borrow a field whose type is written
+/// as a reference.
 pub type FieldWord = &'static str;
 
 /// Parses a word that another process has written.
@@ -102,24 +103,24 @@ pub struct FlowConnection {
     /// Which program owns the socket, `application` or `proxy`; `wire` if frames are counted.
     #[serde(deserialize_with = "word")]
     pub socket: FieldWord,
-    /// `client` if the workload opened it, `server` if it accepted it.
+    /// `client` if the workload has opened the connection, `server` if it has accepted it.
     #[serde(deserialize_with = "word")]
     pub role: FieldWord,
-    /// Its own address.
+    /// The workload's address.
     pub local: SocketAddr,
-    /// The address that it is connected to.
+    /// The address to which it is connected.
     pub remote: SocketAddr,
     /// The owner of that address.
     pub peer: FlowPeer,
     /// `new`, `established`, `closing` or `closed`.
     #[serde(deserialize_with = "word")]
     pub state: FieldWord,
-    /// How it ended, and which side ended it; `open` if it has not.
+    /// How the connection has ended, and which side has ended it; `open` if it has not ended.
     #[serde(deserialize_with = "word")]
     pub end: FieldWord,
-    /// Payload that was sent, without retransmissions; for frames, all bytes on the wire.
+    /// Payload that was sent, without retransmissions. For frames, all bytes on the wire.
     pub bytes_sent: u64,
-    /// Payload that was received, likewise.
+    /// Payload that was received, without retransmissions. For frames, all bytes on the wire.
     pub bytes_received: u64,
     /// Segments that were sent.
     pub segments_sent: u32,
@@ -127,7 +128,8 @@ pub struct FlowConnection {
     pub segments_received: u32,
     /// Retransmitted segments; at most 57,344.
     pub retransmits: u32,
-    /// Smoothed round-trip time. Like the other times, it has steps of 1.024 ms above 32.8 ms, and 33 s at most.
+    /// Smoothed round-trip time. As for the other times, the resolution above 32.8 ms is 1.024 ms, and the largest
+    /// value is 33 s.
     pub rtt_us: u32,
     /// Lowest round-trip time of the last five minutes.
     pub min_rtt_us: u32,
@@ -135,9 +137,9 @@ pub struct FlowConnection {
     pub handshake_us: u32,
     /// When it began, in milliseconds since 1970.
     pub first_seen_unix_ms: u64,
-    /// When it last changed its state or was seen to move bytes.
+    /// When the connection last changed its state or was seen to transfer bytes.
     pub last_seen_unix_ms: u64,
-    /// From its beginning to its end, or until now.
+    /// The time from its beginning to its end, or until now.
     pub duration_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Packets that the kernel dropped, by workload and by the kernel's reason.
+//! Counts packets that the kernel has dropped, by workload and by the kernel's reason.
 
 use std::collections::BTreeMap;
 
@@ -24,16 +24,16 @@ pub struct DropRow {
     pub packets: u64,
 }
 
-/// The last published counts: at most as many rows as the kernel's table has.
+/// The last published counts. There are at most as many rows as in the kernel's table.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// Read once, when the first packet is dropped.
+    /// The names of the kernel's reasons. They are read when the first packet is dropped.
     reasons: BTreeMap<u32, String>,
     rows: BTreeMap<DropKey, u64>,
 }
 
 impl Drops {
-    /// Adopts the kernel's counts; one that is lower than before keeps its value.
+    /// Takes over the kernel's counts. A count that is lower than before keeps its value.
     pub(crate) fn take_in(&mut self, counts: &[(FlowDrop, u64)], names: &WorkloadNames) {
         if self.reasons.is_empty() && !counts.is_empty() {
             self.reasons = drop_reasons().into_iter().collect();
@@ -67,7 +67,7 @@ impl Drops {
         self.rows.iter()
     }
 
-    /// Reasons of kernel modules, for example of a network driver, are not in the kernel's list.
+    /// The name of a reason. Reasons of kernel modules, such as a network driver, are not in the kernel's list.
     fn reason(&self, number: u32) -> String {
         self.reasons.get(&number).cloned().unwrap_or_else(|| number.to_string())
     }

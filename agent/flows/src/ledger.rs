@@ -1,5 +1,5 @@
-//! The flow accounts of a mesh or a node, for the program that enrols workloads: they are read at intervals and for each
-//! scrape, kept within their budget, and changed by one thread at a time.
+//! The flow accounts of a mesh or a node, for the program that enrols workloads. Counters are read at intervals
+//! and for each scrape, the budget is enforced, and only one thread at a time changes the accounts.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,9 +14,9 @@ use crate::budget::CpuBudget;
 use crate::setting::FlowMetricsSource;
 use crate::{EarlierMaps, Error, FlowSizes};
 
-/// How often [`Ledger::round`] must be called, so that flows that have ended leave the table before it is full.
+/// How often [`Ledger::round`] must be called, so that ended flows are removed from the table before it is full.
 pub const ROUND: Duration = Duration::from_secs(5);
-/// A scrape within this time after another reading gets the same numbers.
+/// A scrape within this time after another reading reports the same numbers.
 const FRESH: Duration = Duration::from_millis(200);
 
 /// How flows are accounted for.
@@ -26,12 +26,12 @@ pub struct LedgerSettings {
     pub source: FlowMetricsSource,
     /// Sizes of the table and of the ring of events.
     pub sizes: FlowSizes,
-    /// The most that it may cost; `None` without a bound.
+    /// The largest share of CPU time that accounting may use; `None` for no limit.
     pub budget: Option<CpuBudget>,
 }
 
 impl LedgerSettings {
-    /// Replaces the sizes that are given.
+    /// Replaces those sizes that are not `None`.
     ///
     /// # Errors
     /// If a size is beyond its bounds.
@@ -40,7 +40,7 @@ impl LedgerSettings {
     }
 }
 
-/// The accounts with their lock; see the module. All functions block for as long as the kernel takes.
+/// The accounts with their lock. All functions block for as long as the kernel needs.
 pub struct Ledger {
     held: Mutex<LedgerState>,
     /// Prints a line for the operator.
@@ -48,7 +48,7 @@ pub struct Ledger {
 }
 
 struct LedgerState {
-    /// `None` after the end.
+    /// The accounts; `None` after [`Ledger::end`].
     accounts: Option<Accounts>,
     /// The sizes of the last call of [`Ledger::resize`].
     sizes: FlowSizes,
@@ -69,7 +69,8 @@ impl Ledger {
         Ok((Self::new(accounts, settings, Box::new(say)), earlier))
     }
 
-    /// Like [`Ledger::start`], but keeps what an earlier process enrolled ([`Accounts::resume`]).
+    /// Like [`Ledger::start`], but keeps the namespaces that an earlier process has enrolled
+    /// ([`Accounts::resume`]).
     ///
     /// # Errors
     /// If the kernel refuses the programs.
@@ -94,7 +95,7 @@ impl Ledger {
         ledger
     }
 
-    /// Changes which workloads are accounted for. If the kernel refuses the change, the operator is told.
+    /// Changes which workloads are accounted for. If the kernel refuses the change, prints that for the operator.
     pub fn change(&self, change: impl FnOnce(&mut Accounts) -> Result<(), Error>) {
         let changed = self.lock().accounts.as_mut().map_or(Ok(()), change);
         self.tell(changed);
@@ -112,8 +113,9 @@ impl Ledger {
         changed.map_err(|error| chain(&error))
     }
 
-    /// Resizes the table and the ring of events, if `sizes` differ from those of the last call. Otherwise it keeps sizes
-    /// that an operator may have set since. If the kernel refuses, the operator is told, and the next call tries again.
+    /// Resizes the table and the ring of events, if `sizes` differ from those of the last call. Otherwise sizes
+    /// that an operator may have set since are kept. If the kernel refuses, prints that for the operator, and the
+    /// next call tries again.
     pub fn resize(&self, sizes: FlowSizes) {
         let mut held = self.lock();
         let (flows, events) = sizes.since(held.sizes);
@@ -134,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// One round: enforces the budget, and reads the counters unless a scrape has just done so.
+    /// Runs one round: enforces the budget, and reads the counters unless a scrape has just done so.
     pub fn round(&self) {
         let kept = self.lock().accounts.as_mut().map_or(Ok(Vec::new()), Accounts::keep_budget);
         match kept {
@@ -181,7 +183,7 @@ impl Ledger {
         }
     }
 
-    /// Ignores poisoning: after a panic the next reading updates all counters.
+    /// Poisoning is ignored, because the next reading updates all counters even after a panic.
     fn lock(&self) -> MutexGuard<'_, LedgerState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

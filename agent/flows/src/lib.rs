@@ -1,16 +1,16 @@
 //! Accounts for the connections of workloads: enrols their network namespaces with the flow programs of
-//! `leno-bpf`, and reads what those have counted, with the names of workloads.
+//! `leno-bpf`, reads the programs' counters, and adds the names of workloads.
 //!
 //! ```text
 //!  Ledger     the one process that enrols: leno up, or the agent of a node
 //!   Accounts                                        ─► enrol, withdraw, collect ─► Metrics ─► text
-//!     Reading  a thread, where payload is sampled    ─► requests of plain traffic ─┘
+//!     WireSampling  a thread, if payload is sampled  ─► requests of plain traffic ─┘
 //!  View       any process that may read the pins    ─► list, follow             ─► Connection
 //! ```
-//! Both meet only in the kernel: names and counters are pinned. So a reader does not depend on the process that enrols,
-//! and the next such process continues with the counters of the last one.
+//! The two only communicate through the kernel, where names and counters are pinned. So a reader does not depend
+//! on the process that enrols, and the next such process continues with the counters of the last one.
 //!
-//! This crate does not know what a mesh is, nor which workloads are accounted for. Read first: [`Ledger`], [`Accounts`],
+//! Which workloads are accounted for is decided by the callers. Read first: [`Ledger`], [`Accounts`],
 //! [`FlowView`], [`FlowConnection`].
 
 mod accounts;

@@ -10,7 +10,7 @@ use crate::drops::Drops;
 use crate::pairs::{self, ConnectionPair, Sums};
 use crate::{requests, wire};
 
-/// One family of metrics; `docs/guide/metrics.md` has the same texts.
+/// One family of metrics. `docs/guide/metrics.md` contains the same texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FamilyText {
     /// The name.
@@ -105,7 +105,7 @@ families! {
         "Events of flows that were dropped because their reader was too slow.";
 }
 
-/// Everything except the counters of pairs.
+/// Everything on the page except the counters of pairs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Gauges {
     pub(crate) entries: BTreeMap<FlowState, u64>,
@@ -114,26 +114,27 @@ pub(crate) struct Gauges {
     pub(crate) untracked: u64,
     pub(crate) folded: u64,
     pub(crate) events_dropped: u64,
-    /// Samples of payload, lost samples, and connections and requests that were evicted for others.
+    /// The numbers of payload samples, of lost samples, and of connections and requests that were evicted for
+    /// later ones.
     pub(crate) samples: [u64; 4],
-    /// Rows of requests that did not fit into the table.
+    /// How many rows of requests did not fit into the table.
     pub(crate) rows_left_out: u64,
     pub(crate) price: Option<AccountingPrice>,
-    /// The workloads with a budget of their own.
+    /// The workloads that have their own budget.
     pub(crate) caps: Vec<CapRow>,
-    /// How often the common level was lowered and raised.
+    /// How many times the common level was lowered and raised.
     pub(crate) steps: [u64; 2],
-    /// Connections that are not listed, and that are not accounted for, because of the level.
+    /// How many connections are not listed, and how many are not accounted for, because of the level.
     pub(crate) reduced: [u64; 2],
 }
 
-/// A workload with a budget of its own.
+/// A workload that has its own budget.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CapRow {
     pub(crate) namespace: String,
     pub(crate) workload: String,
     pub(crate) price: AccountingPrice,
-    /// How often its level was lowered and raised.
+    /// How many times its level was lowered and raised.
     pub(crate) steps: [u64; 2],
 }
 
@@ -195,7 +196,7 @@ pub(crate) fn text(counted: &WorkloadCounts<'_>, gauges: &Gauges) -> String {
     text
 }
 
-/// Adds the cost of accounting, and what was left out because of it.
+/// Adds the cost of accounting, and how much was left out because of it.
 fn add_price(page: &mut leno_program::Family<'_>, family: FamilyText, gauges: &Gauges) {
     match (family, &gauges.price) {
         (STEPS, _) => {
@@ -220,7 +221,7 @@ fn add_price(page: &mut leno_program::Family<'_>, family: FamilyText, gauges: &G
     }
 }
 
-/// Adds the values of a family for one workload with a budget of its own.
+/// Adds the values of a family for one workload that has its own budget.
 fn add_cap(page: &mut leno_program::Family<'_>, family: FamilyText, cap: &CapRow) {
     let labels = [("namespace", &*cap.namespace), ("workload", &*cap.workload)];
     let with = |label, value| [&labels[..], &[(label, value)]].concat();
@@ -295,7 +296,7 @@ fn labels(pair: &ConnectionPair) -> Labels<'_> {
     ]
 }
 
-/// The labels of both ends; `None` for everything beyond a bound.
+/// The labels of both ends; `None` for all pairs beyond the bound.
 pub(crate) fn peer_labels(of: Option<&(String, String, FlowPeer)>) -> [(&'static str, &str); 4] {
     let (namespace, workload, peer_namespace, peer_workload) = match of {
         None => ("", "other", "", "other"),

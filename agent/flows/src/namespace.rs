@@ -1,4 +1,4 @@
-//! What a workload's network namespace contains: its addresses, and the interface whose outer end is on this machine.
+//! Reads the addresses in a workload's network namespace, and the interface whose outer end is on this machine.
 
 use std::fs::File;
 use std::io;
@@ -12,22 +12,22 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressScope};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, new_connection};
 
-/// The namespace of this process.
+/// The file of this process's own namespace.
 const OWN: &str = "/proc/self/ns/net";
-/// The interface that CNI gives a pod. Others belong to further networks.
+/// The interface that CNI gives a pod. Further interfaces belong to other networks.
 const FIRST: &str = "eth0";
 
 /// The addresses and the interface of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace {
-    /// The addresses of its interfaces, without loopback and link-local ones.
+    /// The addresses of its interfaces, except loopback and link-local ones.
     pub addresses: Vec<IpAddr>,
-    /// The outer end of its interface, in the namespace of this process; `None` if it is not there.
+    /// The outer end of the namespace's interface, in the namespace of this process; `None` if it does not exist.
     pub port: Option<WorkloadInterface>,
 }
 
 impl Namespace {
-    /// Reads it from the kernel.
+    /// Reads the addresses and the interface from the kernel.
     ///
     /// # Errors
     /// If the namespace cannot be entered, or the kernel refuses.
@@ -45,7 +45,7 @@ impl Namespace {
     }
 }
 
-/// Sends a request to the kernel, on this thread and in its namespace.
+/// Sends a request to the kernel from this thread, which decides the namespace.
 fn asked<T>(ask: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
@@ -56,7 +56,7 @@ fn asked<T>(ask: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> {
     })
 }
 
-/// An interface in the workload's namespace and its other end, each with its index there.
+/// An interface in the workload's namespace and its other end, each by its index in its own namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InterfaceEnds {
     inner: u32,
@@ -85,8 +85,8 @@ async fn inside(netlink: Handle) -> io::Result<(Vec<IpAddr>, Option<InterfaceEnd
     Ok((addresses, first.or_else(|| links.iter().find_map(ends))))
 }
 
-/// The name of the outer end, if it is in this namespace and leads back to the inner one. The other end may be in a
-/// third namespace, and this one may have other interfaces with the same indexes.
+/// The name of the outer end, if it is in this namespace. It is only accepted if its other end is the inner one:
+/// the outer end may be in a third namespace, and this namespace may have another interface with the same index.
 async fn name_of(netlink: &Handle, ends: InterfaceEnds) -> io::Result<Option<String>> {
     match netlink.link().get().match_index(ends.outer).execute().try_next().await {
         Ok(link) => {

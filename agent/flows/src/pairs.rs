@@ -1,4 +1,4 @@
-//! The counters of pairs with names. They only grow, and the number of series is bounded.
+//! Counts connections by pairs of names. The counters never decrease, and the number of series is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,14 @@ use leno_bpf_abi::flow::{FlowOwner, FlowPair, FlowRole, FlowSums};
 
 use crate::connection::{FlowPeer, IpProtocol, WorkloadNames, name_of, peer_of};
 
-/// Most pairs with series of their own, about 20 for each: a Prometheus server can easily scrape that many from one
-/// target. Further pairs are counted under [`OTHER`].
+/// Most pairs that have separate series, which are about 20 for each. A Prometheus server can easily scrape that
+/// many from one target. Further pairs are counted under [`OTHER`].
 pub(crate) const MAX_PAIRS: usize = 1_000;
 
 /// The key of a row: the connections that it counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ConnectionPair {
-    /// Namespace, workload and peer; `None` for pairs beyond a bound.
+    /// The namespace, the workload and the peer; `None` for pairs beyond the bound.
     pub(crate) of: Option<(String, String, FlowPeer)>,
     pub(crate) role: FlowRole,
     pub(crate) owner: FlowOwner,
@@ -23,7 +23,7 @@ pub(crate) struct ConnectionPair {
 /// The last published counters.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedFlows {
-    /// Pairs with series of their own: the ones that were seen first.
+    /// The pairs that have separate series, which are those that were seen first.
     shown: BTreeSet<ConnectionPair>,
     sums: BTreeMap<ConnectionPair, Sums>,
 }
@@ -32,8 +32,8 @@ pub(crate) struct PublishedFlows {
 pub(crate) type Sums = [u64; 11 + 8];
 
 impl PublishedFlows {
-    /// Adopts the kernel's sums; a sum that is lower than before keeps its value. Returns how many pairs
-    /// count under [`OTHER`].
+    /// Takes over the kernel's sums. A sum that is lower than before keeps its value. Returns how many pairs count
+    /// under [`OTHER`].
     pub(crate) fn take_in(
         &mut self,
         pairs: &[(FlowPair, FlowSums)],
@@ -66,12 +66,12 @@ impl PublishedFlows {
         folded
     }
 
-    /// The pairs and their counters, without pairs that have counted nothing.
+    /// The pairs and their counters, except pairs whose counters are all zero.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&ConnectionPair, &Sums)> {
         self.sums.iter().filter(|(_, sums)| sums.iter().any(|sum| *sum > 0))
     }
 
-    /// The pair itself if it has series of its own, else the pair [`OTHER`].
+    /// The pair itself if it has separate series, else the pair [`OTHER`].
     fn within_budget(&mut self, pair: ConnectionPair) -> ConnectionPair {
         if self.shown.contains(&pair) {
             return pair;
@@ -133,7 +133,7 @@ mod tests {
         let names = names(1_100);
         let all: Vec<_> = (2..1_102).map(|id| pair(id, 1)).collect();
         assert_eq!(published.take_in(&all, &names), 100);
-        // The same pairs keep their series if the kernel lists them in another order.
+        // The same pairs keep their series even if the kernel lists them in another order.
         let turned: Vec<_> = all.into_iter().rev().collect();
         assert_eq!(published.take_in(&turned, &names), 100);
         assert_eq!(published.sums().count(), MAX_PAIRS + 1);

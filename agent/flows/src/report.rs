@@ -1,5 +1,5 @@
-//! The owners of kernel programs, and their programs and maps: rows for operators, about this machine, or from the
-//! agent of a node.
+//! Lists the owners of kernel programs, and their programs and maps, for operators. The rows are about this
+//! machine, or come from the agent of a node.
 
 use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
 use leno_bpf::{Error, LeftoverPrograms, PinRoot};
@@ -17,19 +17,19 @@ pub struct OwnerRow {
     pub does: String,
     /// The version of Leno that attached them.
     pub version: String,
-    /// Whether any of them is still attached.
+    /// Whether any of its programs is still attached.
     pub attached: bool,
     /// The cost, for an owner that accounts for flows.
     #[serde(flatten)]
     pub price: Option<PriceColumns>,
-    /// Why an owner that accounts for flows does not count dropped packets; `None` if they are.
+    /// For an owner that accounts for flows: why it does not count dropped packets; `None` if it does.
     #[serde(default)]
     pub drops_not_counted: Option<String>,
     /// The path of the pins.
     pub pins: String,
 }
 
-/// The cost of accounting for flows.
+/// What accounting for flows costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PriceColumns {
     /// The level of accounting.
@@ -38,7 +38,7 @@ pub struct PriceColumns {
     pub cpu_percent: f64,
     /// Its budget; `None` without one.
     pub cpu_budget_percent: Option<f64>,
-    /// Workloads with a budget of their own.
+    /// The workloads that have their own budget.
     #[serde(default)]
     pub workloads: Vec<WorkloadPrice>,
 }
@@ -50,9 +50,9 @@ pub struct WorkloadPrice {
     pub namespace: String,
     /// Its name.
     pub workload: String,
-    /// Its own level; the common level may be lower.
+    /// Its own level. The common level may be lower.
     pub level: String,
-    /// Its part of the last measurement, as a share of the machine's CPU time.
+    /// Its part of the cost in the last measurement, as a share of the machine's CPU time.
     pub cpu_percent: f64,
     /// Its budget.
     pub cpu_budget_percent: f64,
@@ -67,11 +67,11 @@ pub struct ProgramRow {
     pub name: String,
     /// The kernel's number for it.
     pub id: u32,
-    /// What it is attached to.
+    /// The object to which it is attached.
     pub attached_to: String,
     /// How many instructions the verifier has processed.
     pub verified_instructions: u32,
-    /// How often it ran while the kernel counted runs.
+    /// How many times it ran while the kernel counted its runs.
     pub runs: u64,
     /// The mean time of a run.
     pub ns_per_run: Option<u64>,
@@ -89,7 +89,7 @@ pub struct MapRow {
     /// The kernel's name of its type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Most entries; for a ring buffer, its bytes.
+    /// Most entries. For a ring buffer, its size in bytes.
     pub capacity: u32,
     /// Kernel memory that it uses now.
     pub memory_bytes: u64,
@@ -141,7 +141,7 @@ pub fn maps() -> Result<Vec<MapRow>, Error> {
     Ok(inspect::maps(&PinRoot::find()?)?.into_iter().map(row).collect())
 }
 
-/// `None` for programs of another version.
+/// The price of an owner; `None` if its programs are of another version.
 fn price_of(view: &FlowView) -> Option<PriceColumns> {
     let price = view.price().ok()?;
     let percent = |millionths: u32| f64::from(millionths) / 1e4;

@@ -1,4 +1,5 @@
-//! Requests that proxies have counted, with the same names and the same lifetime as the counters of connections.
+//! Reads the requests that proxies have counted. They have the same names and the same lifetime as the counters of
+//! connections.
 //!
 //! ```text
 //!  memory of a worker ── every round ──► row {memory, claim}: as much as the worker has counted
@@ -6,8 +7,8 @@
 //!                                            ▼
 //!                                        row {0, labels}: the sum of all that have ended
 //! ```
-//! Rows are overwritten as a whole, and not incremented. Rows of the second kind are sums, and record which row was
-//! last added. So if a process is killed at any point, the next one does not count anything twice.
+//! Rows are overwritten as a whole, and not incremented. A row of the second kind is a sum, and records which row
+//! was last added to it. So if a process is killed at any point, the next one does not count anything twice.
 
 mod ledger;
 mod metrics;

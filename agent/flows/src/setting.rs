@@ -6,24 +6,25 @@ use std::str::FromStr;
 /// The value of `leno.dev/flow-metrics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FlowMetricsSource {
-    /// The kernel's own counters of sockets: nothing runs per packet.
+    /// The kernel's own counters of sockets. No program runs per packet.
     #[default]
     Sockets,
-    /// The frames of its interface. They include UDP, ICMP, and packets that programs send without a socket.
+    /// The frames on its interface. They include UDP, ICMP, and packets that programs send without a socket.
     Packets,
-    /// Frames as well, and in addition requests of plain traffic, which are read from samples of payload. For a
-    /// workload with a proxy the same as [`FlowMetricsSource::Packets`], because the proxy counts its requests.
+    /// As [`FlowMetricsSource::Packets`], and in addition requests, which are read from samples of unencrypted
+    /// payload. For a workload with a proxy there is no difference between the two, because the proxy counts its
+    /// requests.
     Requests,
-    /// None: the workload is not accounted for.
+    /// No source: the workload is not accounted for.
     Off,
 }
 
-/// A text that is not a [`FlowMetricsSource`].
+/// The error for a text that is not a [`FlowMetricsSource`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownFlowMetricsSource(String);
 
 impl FlowMetricsSource {
-    /// All, in the order of their cost.
+    /// All sources, in the order of their cost.
     pub const ALL: [Self; 4] = [Self::Off, Self::Sockets, Self::Packets, Self::Requests];
 
     /// Whether frames are counted.

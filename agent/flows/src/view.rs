@@ -1,4 +1,4 @@
-//! Reads flows from pins; any process that may read the pins can use it.
+//! Reads flows from pins, for any process that has permission to read the pins.
 
 use std::cmp::Reverse;
 
@@ -27,7 +27,7 @@ pub struct FlowEvents<'a> {
 }
 
 impl FlowView {
-    /// The flows that are accounted for under this name; `None` if none are.
+    /// Opens the flows of this owner; `None` if there are none.
     ///
     /// # Errors
     /// If the pins cannot be read.
@@ -51,8 +51,8 @@ impl FlowView {
     /// If the kernel refuses.
     pub fn list_latest(&self, most: usize) -> Result<(Vec<FlowConnection>, u64, usize), Error> {
         let _lock = self.flows.lock_pins()?;
-        // The number of added flows is read before the table, and that of removed ones after it, so a flow that is
-        // added or removed meanwhile does not count as evicted.
+        // The number of added flows is read before the table, and the number of removed ones after it. So a flow
+        // that is added or removed in between does not count as evicted.
         let added = self.flows.totals()?.added;
         self.flows.refresh()?;
         let (mut latest, mut present) = (Vec::new(), 0);
@@ -77,7 +77,7 @@ impl FlowView {
         Ok((all, evicted + totals.unlisted, left_out))
     }
 
-    /// Requests by pair, as last read from proxies; the process that enrols reads them every 5 s.
+    /// Requests by pair, as last read from proxies. The process that enrols workloads reads them every 5 s.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -87,7 +87,8 @@ impl FlowView {
         Ok(sums.iter().map(|(pair, sums)| RequestRow::new(pair, sums)).collect())
     }
 
-    /// Requests of plain traffic, as last read from samples; the process that enrols stores them every 5 s.
+    /// Requests of unencrypted traffic, as last read from samples. The process that enrols workloads stores them
+    /// every 5 s.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -103,7 +104,7 @@ impl FlowView {
         self.flows.price()
     }
 
-    /// The workloads with a budget of their own, sorted by name.
+    /// The workloads that have their own budget, sorted by name.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -143,7 +144,7 @@ impl FlowView {
         self.flows.resize(flows, events)
     }
 
-    /// Replaces the programs by those of this build while they count, if `self_test` succeeds.
+    /// Replaces the programs by those of this build, without a gap in the counts, if `self_test` succeeds.
     ///
     /// # Errors
     /// If the self-test fails or the kernel refuses. Then the earlier programs stay.
@@ -151,10 +152,10 @@ impl FlowView {
         self.flows.upgrade(self_test)
     }
 
-    /// The changes from now on. One process at a time may follow them.
+    /// Returns the changes from now on. Only one process at a time may follow them.
     ///
     /// # Errors
-    /// [`Error::Followed`] if another process does; or if the kernel refuses.
+    /// [`Error::Followed`] if another process does, or if the kernel refuses.
     pub fn follow(&self) -> Result<FlowEvents<'_>, Error> {
         let follower = self.flows.follow()?;
         let (names, locals) = (names(&self.flows)?, self.flows.locals()?);
@@ -163,7 +164,8 @@ impl FlowView {
 }
 
 impl FlowEvents<'_> {
-    /// The changes since the last call, oldest first. Poll it: the kernel wakes no reader.
+    /// The changes since the last call, oldest first. The caller must poll, because the kernel does not wake
+    /// readers.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -173,7 +175,7 @@ impl FlowEvents<'_> {
         if events.iter().any(|event| unknown(event.flow.workload) || unknown(event.flow.peer)) {
             self.names = names(self.flows)?;
         }
-        // A flow that was only known from frames may have been assigned to a workload.
+        // A flow that was only known from frames may have been assigned to a workload since.
         let uncertain = |number| !self.locals.is_certain(number);
         if events.iter().filter_map(|event| event.flow.local_number()).any(uncertain) {
             self.locals = self.flows.locals()?;
@@ -198,7 +200,7 @@ fn keep_latest(flows: &mut Vec<(u64, Flow)>, most: usize) {
     }
 }
 
-/// The names of workloads by id.
+/// The names of workloads by ID.
 pub(crate) fn names(flows: &Flows) -> Result<WorkloadNames, Error> {
     let parts = |(id, name): (u32, FlowName)| (id, name.parts());
     Ok(flows.names()?.into_iter().map(parts).collect())

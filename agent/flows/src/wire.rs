@@ -1,12 +1,13 @@
-//! Reads requests of plain traffic from samples of payload, which the kernel programs take if no proxy counts requests.
+//! Reads requests of unencrypted traffic from samples of payload, which the kernel programs take if no proxy
+//! counts requests.
 //!
 //! ```text
-//!  samples ── Sampler, a thread ──► Talks: one Talk for each connection, with the parser of its protocol
+//!  samples ── Sampler, a thread ──► Conversations: one Conversation per connection, with its protocol's parser
 //!                                       │ Exchange: kind, result, time
 //!                                       ▼
 //!                                     Rows ── each reading ──► wire_requests (kernel), metrics
 //! ```
-//! Parsers see bytes of arbitrary programs. What they cannot parse is ignored, and is never an error.
+//! Parsers get bytes of arbitrary programs. Bytes that they cannot parse are ignored, and are never an error.
 
 #![cfg_attr(
     not(test),
@@ -29,17 +30,17 @@ pub(crate) use sampler::WireSampling;
 /// A request and its result, as samples show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampledRequest {
-    /// `http1`, `redis` and so on.
+    /// The protocol, such as `http1` or `redis`.
     pub protocol: &'static str,
     /// The kind of request.
     pub kind: &'static str,
     /// Its result.
     pub result: &'static str,
-    /// The time from its first byte to that of the response, if that was seen.
+    /// The time from its first byte to the first byte of the response, if that was seen.
     pub took_ns: Option<u64>,
 }
 
-/// Reads samples in order like the aggregator, and then ends all connections. It needs no kernel.
+/// Reads samples in order, as the aggregator does, and then ends all connections. This does not use the kernel.
 #[must_use]
 pub fn read_samples(samples: &[FlowSample]) -> Vec<SampledRequest> {
     let (mut talks, mut found) = (conversations::Conversations::default(), Vec::new());

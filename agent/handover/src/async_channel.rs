@@ -28,20 +28,20 @@ impl AsyncChannel {
     /// The system's reason.
     pub fn new(channel: Channel) -> io::Result<Self> {
         channel.set_nonblocking()?;
-        // SAFETY: the channel owns its descriptor, and names the same one until it is dropped.
+        // SAFETY: the channel owns its descriptor, which stays the same until the channel is dropped.
         Ok(Self(unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) }?))
     }
 
-    /// The plain channel, for example for another runtime; it stays non-blocking.
+    /// The plain channel, for example for use in another runtime. It stays non-blocking.
     #[must_use]
     pub fn into_channel(self) -> Channel {
         self.0.into_inner()
     }
 
-    /// Sends like [`Channel::send`]. Fails with `WouldBlock` if the queue of the other end is full.
+    /// Sends a message like [`Channel::send`]. Fails with `WouldBlock` if the queue of the other end is full.
     ///
     /// # Errors
-    /// Those of [`Channel::send`].
+    /// The errors of [`Channel::send`].
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.0.get_ref().send(message, descriptors)
     }
@@ -49,7 +49,7 @@ impl AsyncChannel {
     /// Sends like [`Self::send`], but waits while the queue of the other end is full.
     ///
     /// # Errors
-    /// Those of [`Self::send`]; `WouldBlock` if the other end has read nothing within `longest`.
+    /// The errors of [`Self::send`], and `WouldBlock` if the queue is still full after `longest`.
     pub async fn send_within(
         &self,
         longest: Duration,
@@ -75,10 +75,11 @@ impl AsyncChannel {
         self.0.get_ref().shut_down();
     }
 
-    /// Waits for the next message, like [`Channel::receive`]. Cancelling it loses no message.
+    /// Waits for the next message, like [`Channel::receive`]. Cancel safe: no message is lost if the future is
+    /// dropped.
     ///
     /// # Errors
-    /// Those of [`Channel::receive`].
+    /// The errors of [`Channel::receive`].
     pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         self.0.async_io(Interest::READABLE, Channel::receive).await
     }

@@ -22,21 +22,21 @@ use nix::sys::stat::fstat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Most descriptors in one message; the kernel's limit is 253.
+/// Most descriptors in one message. The kernel's limit is 253.
 pub const MAX_DESCRIPTORS: usize = 32;
-/// The backlog of the listener. Usually one connection waits, that of the next supervisor.
+/// The backlog of the listener. Usually at most one connection waits, which is that of the next supervisor.
 const WAITING: i32 = 4;
-/// Longest message in bytes: some addresses, or a path.
+/// Longest message, in bytes. It contains some addresses, or a path.
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
-/// Room for the control message of [`MAX_DESCRIPTORS`], in words for its alignment.
+/// Room for the control message of [`MAX_DESCRIPTORS`] descriptors, in words so that it is aligned.
 const CONTROL: usize = 4 + MAX_DESCRIPTORS / 2;
 
-/// One end of a connection that keeps messages apart. The kernel drops descriptors that exceed the receiver's
-/// `RLIMIT_NOFILE`.
+/// One end of a connection that preserves the boundaries of messages. The kernel drops descriptors that exceed the
+/// receiver's `RLIMIT_NOFILE`.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
-/// A listener to which processes of root connect a [`Channel`].
+/// A listener to which processes of root can connect a [`Channel`].
 #[derive(Debug)]
 pub struct ChannelListener(OwnedFd);
 
@@ -54,7 +54,8 @@ impl Channel {
     /// Connects to the process that listens at this path.
     ///
     /// # Errors
-    /// The system's reason, for example that no process listens, or that this process may not connect.
+    /// The system's reason, for example that no process listens, or that this process has no permission to
+    /// connect.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let own = unix_socket()?;
         connect(own.as_raw_fd(), &UnixAddr::new(path)?)?;
@@ -111,20 +112,20 @@ impl Channel {
         Ok(asked.iter().any(|end| end.any().unwrap_or(true)))
     }
 
-    /// Whether the other end has not received every message that was sent through a handle of this end.
+    /// Whether any message that was sent through a handle of this end was not received yet.
     ///
     /// # Errors
     /// The system's reason.
     pub fn has_unreceived(&self) -> io::Result<bool> {
         let mut memory: libc::c_int = 0;
-        // SAFETY: `SIOCOUTQ`, which has this number too, writes one number.
+        // SAFETY: the call, `SIOCOUTQ`, which has the same number as `TIOCOUTQ`, writes one number.
         let done = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut memory) };
         if done == 0 { Ok(memory > 0) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Closes the connection for both ends, even if there are other handles.
     pub fn shut_down(&self) {
-        // It fails only if the connection has ended.
+        // Fails only if the connection has already ended.
         let _ended = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 
@@ -162,7 +163,7 @@ impl ChannelListener {
     /// The system's reason, for example that no descriptor is left.
     pub fn accept(&self) -> io::Result<Channel> {
         let accepted = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
-        // SAFETY: the descriptor is new to this process and has no other owner.
+        // SAFETY: the descriptor was just created for this process, and has no other owner.
         Ok(Channel(unsafe { OwnedFd::from_raw_fd(accepted) }))
     }
 }
@@ -199,7 +200,7 @@ impl AsRawFd for Channel {
 fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut control = [0_u64; CONTROL];
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: all bytes zero are a valid `msghdr`: null pointers with no length.
+    // SAFETY: a `msghdr` of zero bytes is valid: it has null pointers with the length 0.
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
@@ -207,8 +208,8 @@ fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io:
         let length =
             u32::try_from(size_of_val(descriptors)).map_err(|_| io::ErrorKind::InvalidInput)?;
         header.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: the macros compute with lengths, and with pointers into `control`, which has room for
-        // MAX_DESCRIPTORS and is aligned as a `cmsghdr`; the caller has checked their number.
+        // SAFETY: the macros compute lengths, and pointers into `control`. It has room for MAX_DESCRIPTORS, which
+        // the caller has checked, and is aligned like a `cmsghdr`.
         unsafe {
             header.msg_controllen = libc::CMSG_SPACE(length) as _;
             let first = libc::CMSG_FIRSTHDR(&raw const header);
@@ -222,7 +223,7 @@ fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io:
         }
     }
     loop {
-        // SAFETY: the header points to `part` and `control`, which live longer than the call.
+        // SAFETY: the header points to `part` and `control`, which exist longer than the call.
         let sent = unsafe { libc::sendmsg(to.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
         match io::Error::last_os_error() {
             _ if sent >= 0 => return Ok(()),
@@ -236,14 +237,14 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> 
     let mut control = [0_u64; CONTROL];
     let mut bytes = vec![0; MAX_MESSAGE];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: as in `send`.
+    // SAFETY: a `msghdr` of zero bytes is valid, as in `send`.
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = std::mem::size_of_val(&control) as _;
     let length = loop {
-        // SAFETY: the header points to `part` and `control`, which live longer than the call.
+        // SAFETY: the header points to `part` and `control`, which exist longer than the call.
         let length =
             unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
         match (usize::try_from(length), io::Error::last_os_error()) {
@@ -268,8 +269,8 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> 
 )]
 fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
     let mut found = Vec::new();
-    // SAFETY: the kernel has filled in the control messages and their length, within which the macros stay. Each
-    // descriptor is new to this process and taken once.
+    // SAFETY: the kernel has filled in the control messages and their length, and the macros stay within these.
+    // Each descriptor was just created for this process, and is taken only once.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(header);
         while let Some(message) = next.as_ref() {

@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase")]
 pub enum ProxyOrder {
-    /// Serve a workload. Comes with one descriptor: the channel to its broker.
+    /// Serve a workload. The message has one descriptor: the channel to the workload's broker.
     Join {
         /// Identifies the membership in later messages. Each membership of a process has its own number.
         number: u64,
-        /// Another process serves the workload until this one does.
+        /// Whether another process serves the workload until this one does.
         succeeds: bool,
         /// The workload.
         member: Member,
-        /// The supervisor understands [`MemberState::Stalled`] and [`MemberState::Used`]. A supervisor of an earlier
-        /// version does not.
+        /// Whether the supervisor supports [`MemberState::Stalled`] and [`MemberState::Used`]. A supervisor of an
+        /// earlier version does not.
         #[serde(default)]
         reports: bool,
     },
     /// Finish the open streams of a workload, and stop serving it.
     Leave {
-        /// The membership to end.
+        /// The number of the membership that ends.
         number: u64,
-        /// Another process accepts the workload's new connections from the same listeners. Long streams may then
-        /// continue for as long as the process permits.
+        /// Whether another process accepts the workload's new connections from the same listeners. If so, long
+        /// streams may continue for as long as the process permits.
         succeeded: bool,
     },
 }
@@ -40,18 +40,18 @@ pub struct Member {
     pub namespace: String,
     /// The name of the instance.
     pub name: String,
-    /// The workload that the instance belongs to. Without one the instance is a workload of its own.
+    /// The workload to which the instance belongs. If there is none, the instance counts as a workload of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// The file with the token by which its certificate is requested.
+    /// The file with the token for requesting its certificate.
     pub token: PathBuf,
-    /// The uid of its pod, if the token is that of the node's proxies. Without a uid the token is the workload's own.
+    /// The uid of its pod, if the token is that of the node's proxies. `None` if the token is the workload's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
     /// The HTTP probes that the kubelet, which has no certificate, sends to the workload.
     #[serde(default)]
     pub kubelet: KubeletProbes,
-    /// Its datagrams of UDP are carried. The sockets for them come from its broker.
+    /// Whether the proxy carries its UDP datagrams. The sockets for these come from its broker.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub datagrams: bool,
 }
@@ -59,7 +59,7 @@ pub struct Member {
 /// The HTTP probes of a pod, which the kubelet sends to the pod itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KubeletProbes {
-    /// As JSON, in the form of the proxy's option `--probes`; empty without probes.
+    /// The probes as JSON, in the form of the proxy's option `--probes`; empty if there are none.
     pub probes: String,
     /// The addresses of the node, by which the kubelet's connections are recognised.
     pub addresses: Vec<IpAddr>,
@@ -68,14 +68,14 @@ pub struct KubeletProbes {
 /// A report of the node proxy to the supervisor about a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberReport {
-    /// The number in [`ProxyOrder::Join`].
+    /// The number of the membership, which [`ProxyOrder::Join`] has set.
     pub number: u64,
     /// The new state.
     pub state: MemberState,
 }
 
 impl MemberReport {
-    /// The process is alive. No membership has this number.
+    /// The report that the process is alive. No membership has this number.
     pub const ALIVE: Self = Self { number: 0, state: MemberState::Alive };
 }
 
@@ -95,13 +95,13 @@ pub enum MemberState {
     /// It still finishes its open streams. Only a proxy of a single workload reports this; other proxies have the
     /// listeners of brokers.
     Closed,
-    /// The thread that handles its connections has stalled, so the process accepts no new ones. The membership keeps
-    /// its open streams, in case the thread recovers. The same workload may join again at once.
+    /// The thread that handles the workload's connections has stalled, so the process accepts no new ones. Its
+    /// open streams are kept, in case the thread recovers. The same workload may join again at once.
     Stalled,
-    /// The CPU time that its threads have used. Sent every few seconds, unless they were idle.
+    /// The CPU time that the workload's threads have used. This is sent every few seconds, unless they were idle.
     Used(CpuUse),
-    /// The process is alive. Sent each second, for no membership. A process of an earlier version does not send it, and
-    /// a supervisor of an earlier version ignores it.
+    /// The process is alive. This is sent each second, and does not concern a membership. A process of an earlier
+    /// version does not send it, and a supervisor of an earlier version ignores it.
     Alive,
 }
 
@@ -115,7 +115,7 @@ pub struct CpuUse {
 }
 
 impl CpuUse {
-    /// In percent of one CPU.
+    /// The share of one CPU, in percent.
     #[must_use]
     pub fn percent(self) -> u32 {
         let percent = u64::from(self.cpu_ms).saturating_mul(100).checked_div(self.of_ms.into());
@@ -123,47 +123,47 @@ impl CpuUse {
     }
 }
 
-/// An order of the supervisor to the broker: serve one more node proxy, whose channel comes with it. Node proxies of
-/// earlier orders still get sockets until they end.
+/// An order of the supervisor to the broker: serve another node proxy, whose channel is in the message. Node
+/// proxies of earlier orders still get sockets until they end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServeOrder {
-    /// Close the listeners instead, because another process listens. Such an order has no channel, and
-    /// [`ListenersClosed`] answers it. Node proxies still get sockets.
+    /// Whether the broker must instead close its listeners, because another process listens. Such an order has no
+    /// channel, and the broker answers it with [`ListenersClosed`]. Node proxies still get sockets.
     #[serde(default)]
     pub closes: bool,
 }
 
-/// An answer of the broker to the supervisor: the listeners are closed, for all processes that have them.
+/// The broker's answer to the supervisor: the listeners are closed in all processes that have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenersClosed {}
 
-/// A message of the broker to a node proxy. The descriptors come with it.
+/// A message of the broker to a node proxy. The descriptors are in the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "offer", rename_all = "lowercase")]
 pub enum BrokerOffer {
-    /// The first message, with everything that a proxy needs once.
+    /// The first message, which contains everything that a proxy needs only once.
     Namespace {
-        /// What each descriptor is for, in their order.
+        /// The purpose of each descriptor, in their order.
         roles: Vec<SocketRole>,
         /// The addresses of the namespace's interfaces.
         addresses: Vec<IpAddr>,
-        /// The broker can also create sockets of UDP. A broker of an earlier version cannot.
+        /// Whether the broker can also create UDP sockets. A broker of an earlier version cannot.
         #[serde(default)]
         makes_udp: bool,
     },
     /// Unconnected sockets of one family.
     Sockets {
-        /// They are of IPv6, otherwise of IPv4.
+        /// Whether they are IPv6 sockets; otherwise they are IPv4 sockets.
         ipv6: bool,
-        /// They are of UDP, otherwise of TCP.
+        /// Whether they are UDP sockets; otherwise they are TCP sockets.
         #[serde(default, skip_serializing_if = "Not::not")]
         udp: bool,
-        /// Why there are fewer sockets than requested: the kernel's error number.
+        /// Why there are fewer sockets than requested, as the kernel's error number.
         errno: Option<i32>,
     },
 }
 
-/// What a descriptor is for.
+/// The purpose of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SocketRole {
@@ -173,24 +173,24 @@ pub enum SocketRole {
     Inbound,
     /// The listener of the admin server.
     Admin,
-    /// A socket that asks the kernel about sockets of the namespace (sock_diag(7)).
+    /// A socket for queries to the kernel about sockets of the namespace (sock_diag(7)).
     Diagnosis,
-    /// A socket on which the kernel announces sockets of the namespace that it destroys.
+    /// A socket on which the kernel announces that it destroys sockets of the namespace.
     Announcements,
-    /// An unconnected socket, used to find out which options the namespace supports.
+    /// An unconnected socket for finding out which options the namespace supports.
     Probe,
 }
 
 /// A request of the node proxy to the broker for more sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketRequest {
-    /// They should be of IPv6, otherwise of IPv4.
+    /// Whether IPv6 sockets are requested; otherwise IPv4 sockets.
     pub ipv6: bool,
-    /// They should be of UDP, otherwise of TCP. A broker of an earlier version ignores this: see
+    /// Whether UDP sockets are requested; otherwise TCP sockets. A broker of an earlier version ignores this; see
     /// [`BrokerOffer::Namespace`].
     #[serde(default, skip_serializing_if = "Not::not")]
     pub udp: bool,
-    /// How many.
+    /// How many sockets are requested.
     pub count: usize,
 }
 
@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// Brokers run for as long as their workloads, while the supervisor and the node proxies are updated.
+    /// A broker runs for as long as its workload, while the supervisor and the node proxies are updated.
     #[test]
     fn a_broker_and_programs_of_other_versions_understand_each_other() {
         fn is_text<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, text: &str) {
@@ -245,7 +245,7 @@ mod tests {
             serde_json::from_str::<BrokerOffer>(earlier).unwrap(),
             BrokerOffer::Namespace { roles: vec![], addresses: vec![], makes_udp: false }
         );
-        // The first is from an earlier supervisor, the second from a later one.
+        // The first order is of an earlier supervisor, the second of a later one.
         for order in ["{}", r#"{"closes":false,"later":1}"#] {
             assert_eq!(
                 serde_json::from_str::<ServeOrder>(order).unwrap(),

@@ -10,7 +10,7 @@ pub struct PlacedPod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The workload that created the pod, as users know it.
+    /// The workload that has created the pod, as users refer to it.
     #[serde(default)]
     pub workload: Option<String>,
     /// Its uid in Kubernetes.
@@ -20,14 +20,16 @@ pub struct PlacedPod {
     /// Its HTTP probes.
     #[serde(default)]
     pub kubelet: KubeletProbes,
-    /// Its datagrams of UDP are carried.
+    /// Whether the proxy carries its UDP datagrams.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub datagrams: bool,
-    /// How long the pod may be busy before it gets a process of its own, in milliseconds, by its own annotation; 0 if
-    /// it asks for none. A supervisor follows it only if it shortens the time that applies otherwise.
+    /// How long the pod may be busy before it gets its own process, in milliseconds, according to its own
+    /// annotation; 0 if the annotation turns this off. A supervisor uses it only if it is shorter than the time
+    /// that would apply otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote_after_ms: Option<u64>,
-    /// The same by the annotation of its namespace, which replaces the setting of the supervisor; 0 turns it off.
+    /// The same time according to the annotation of its namespace, which replaces the setting of the supervisor; 0
+    /// turns it off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_promote_after_ms: Option<u64>,
 }
@@ -47,13 +49,13 @@ impl PlacedPod {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "placement", rename_all = "lowercase")]
 pub enum Placement {
-    /// Serve a pod. Comes with one descriptor: the channel for orders to its broker. A pod that is served already
-    /// continues with the new broker.
+    /// Serve a pod. The message has one descriptor: the channel for orders to the pod's broker. If the pod is
+    /// already served, it continues with the new broker.
     Serve {
         /// The pod.
         #[serde(flatten)]
         pod: PlacedPod,
-        /// Another supervisor serves it until this one reports [`PlacementReport::Serving`].
+        /// Whether another supervisor serves the pod until this one reports [`PlacementReport::Serving`].
         #[serde(default)]
         succeeds: bool,
     },
@@ -68,17 +70,17 @@ pub enum Placement {
     Release {
         /// The pod's uid.
         uid: String,
-        /// Another supervisor serves it, so open streams may continue.
+        /// Whether another supervisor serves it, so that open streams may continue.
         #[serde(default)]
         succeeded: bool,
     },
-    /// Whether there is another supervisor, which was not asked to end and will take over the pods. Sent to a
-    /// supervisor that has reported [`PlacementReport::Ending`], and again each time that it changes.
+    /// Whether there is another supervisor that was not asked to end and will take over the pods. This is sent to
+    /// a supervisor that has reported [`PlacementReport::Ending`], and again each time that the value changes.
     Successor {
-        /// There is one.
+        /// Whether there is such a supervisor.
         is_there: bool,
     },
-    /// An order of a later version.
+    /// Stands for an order of a later version.
     #[serde(other)]
     Unknown,
 }
@@ -87,25 +89,26 @@ pub enum Placement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "lowercase")]
 pub enum PlacementReport {
-    /// The supervisor serves this pod already. Sent for each such pod after connecting. Comes with one descriptor: the
-    /// channel for orders to its broker.
+    /// The supervisor already serves this pod. This is sent for each such pod after connecting. The message has
+    /// one descriptor: the channel for orders to the pod's broker.
     Held {
         /// The pod.
         #[serde(flatten)]
         pod: PlacedPod,
-        /// A process accepts its connections.
+        /// Whether a process accepts its connections.
         #[serde(default)]
         serving: bool,
     },
-    /// The supervisor was asked to end: another one should serve its pods. May also be sent before [`Self::Complete`].
+    /// The supervisor was asked to end, so another one should serve its pods. This may also be sent before
+    /// [`Self::Complete`].
     Ending {
-        /// It serves its pods until another one does; otherwise it serves none.
+        /// Whether it serves its pods until another one does; otherwise it serves none.
         serves: bool,
     },
-    /// All [`Self::Held`] pods have been sent.
+    /// All pods were reported with [`Self::Held`].
     Complete {
-        /// When the supervisor started, in milliseconds since the machine was booted: of two supervisors, the later one
-        /// should serve the pods. Unlike the time of day, no program can set that clock.
+        /// When the supervisor started, in milliseconds since the machine was booted. Of two supervisors, the
+        /// later one should serve the pods. Unlike the time of day, this clock cannot be set.
         #[serde(default)]
         began_ms: u64,
     },
@@ -119,12 +122,12 @@ pub enum PlacementReport {
         /// The pod's uid.
         uid: String,
     },
-    /// The broker of a pod receives no messages, so that it should be replaced.
+    /// The broker of a pod receives no messages, so it should be replaced.
     BrokerHangs {
         /// The pod's uid.
         uid: String,
     },
-    /// A report of a later version.
+    /// Stands for a report of a later version.
     #[serde(other)]
     Unknown,
 }

@@ -1,45 +1,45 @@
-//! How long to wait before a process that ended is started again.
+//! Decides how long to wait before a process that has ended is restarted.
 
 use std::time::{Duration, Instant};
 
-/// First wait before an application is restarted: as Kubernetes restarts containers, but from one second.
+/// First wait before an application is restarted. Kubernetes waits longer.
 const FIRST: Duration = Duration::from_secs(1);
-/// First wait before a part of the mesh is started a third time: traffic depends on it, and a start costs only some ten
-/// milliseconds of CPU time, even if the process fails each time.
+/// First wait before the second restart of a part of the mesh. The wait is short because traffic depends on the
+/// process, and a start only costs about ten milliseconds of CPU time, even if the process fails each time.
 const FIRST_EAGER: Duration = Duration::from_millis(10);
-/// Longest wait: once the cause is repaired, the process is running again after this time at the latest.
+/// Longest wait. After the cause of failures is repaired, the process runs again within this time.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A process that has run for this long counts as healthy again.
+/// A process that has run for this long counts as healthy, and its next wait is the first one again.
 const STEADY: Duration = Duration::from_secs(60);
 
 /// The waits between the starts of one process.
 #[derive(Clone, Debug)]
 pub struct Backoff {
-    /// Whether the first restart happens at once.
+    /// Whether the first restart is at once.
     eager: bool,
     failures: u32,
     started: Instant,
 }
 
 impl Backoff {
-    /// For an application: there is a wait before each restart.
+    /// Waits for an application: there is a wait before each restart.
     #[must_use]
     pub fn patient(now: Instant) -> Self {
         Self { eager: false, failures: 0, started: now }
     }
 
-    /// For a part of the mesh: the first restart happens at once, further ones after short waits.
+    /// Waits for a part of the mesh: the first restart is at once, and further ones follow after short waits.
     #[must_use]
     pub fn eager(now: Instant) -> Self {
         Self { eager: true, ..Self::patient(now) }
     }
 
-    /// The process was started.
+    /// Records that the process was started.
     pub fn started(&mut self, now: Instant) {
         self.started = now;
     }
 
-    /// The process has ended. Returns how long to wait before it is started again.
+    /// Records that the process has ended. Returns how long to wait before it is restarted.
     pub fn ended(&mut self, now: Instant) -> Duration {
         if now.duration_since(self.started) >= STEADY {
             self.failures = 0;

@@ -1,5 +1,5 @@
-//! The control groups (v2) of workloads: capture is attached to them, and through them all processes of a workload are
-//! found and killed.
+//! Control groups (version 2) of workloads. Captures are attached to them, and all processes of a workload are
+//! found and killed with their help.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,12 +12,12 @@ use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
 
-/// How long processes may take to vanish after SIGKILL. They take milliseconds. A process that hangs in the kernel for
-/// longer is reported.
+/// How long processes may take to disappear after SIGKILL. They normally take milliseconds. A process that hangs
+/// in the kernel for longer is reported.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 /// How often a group is checked while it empties.
 const POLL: Duration = Duration::from_millis(5);
-/// Deepest level of groups that is searched: workloads may create groups of their own, but there must be an end.
+/// Deepest level of groups that is examined. Workloads may create groups themselves, so a bound is needed.
 const MAX_DEPTH: usize = 32;
 
 /// One control group.
@@ -25,7 +25,7 @@ const MAX_DEPTH: usize = 32;
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// The group at `path`, which is created if it is missing, with its parents.
+    /// The group at `path`. Creates it, and its parents, if it is missing.
     ///
     /// # Errors
     /// When the directory cannot be created.
@@ -35,7 +35,7 @@ impl Cgroup {
         Ok(Self(path))
     }
 
-    /// The group at `path`, which may be gone.
+    /// The group at `path`, which need not exist.
     #[must_use]
     pub fn at(path: PathBuf) -> Self {
         Self(path)
@@ -47,7 +47,8 @@ impl Cgroup {
         &self.0
     }
 
-    /// The number of the group in the kernel, which eBPF programs compare: the inode of its directory.
+    /// The kernel's number of the group, with which eBPF programs compare. It is the inode of the group's
+    /// directory.
     ///
     /// # Errors
     /// When the group is gone.
@@ -69,7 +70,7 @@ impl Cgroup {
             .map_err(Error::os(|| format!("cannot open {}", path.display())))
     }
 
-    /// Every process in it and below it.
+    /// All processes in this group and in the groups below it.
     #[must_use]
     pub fn processes(&self) -> Vec<Pid> {
         let mut found = Vec::new();
@@ -77,31 +78,31 @@ impl Cgroup {
             let Ok(text) = fs::read_to_string(directory.join("cgroup.procs")) else {
                 continue;
             };
-            // 0 stands for a process of another pid namespace; as an argument of kill(2) it would
-            // mean our own process group.
+            // 0 stands for a process in another PID namespace. kill(2) would interpret it as the caller's own
+            // process group.
             let pids = text.lines().filter_map(|line| line.parse().ok());
             found.extend(pids.filter(|pid| *pid > 0).map(Pid::from_raw));
         }
         found
     }
 
-    /// Sends `signal` to every process in it and below it.
+    /// Sends `signal` to all processes in this group and in the groups below it.
     pub fn signal(&self, signal: Signal) {
         for process in self.processes() {
-            // It may have ended since it was listed.
+            // The process may have ended since it was listed.
             let _ = kill(process, signal);
         }
     }
 
-    /// Kills every process in the group and below it, and waits until they are gone.
+    /// Kills all processes in this group and in the groups below it, and waits until they are gone.
     ///
     /// # Errors
-    /// When one is still there after [`KILL_BOUND`].
+    /// When a process still exists after [`KILL_BOUND`].
     pub fn kill(&self) -> Result<()> {
         let deadline = Instant::now() + KILL_BOUND;
         while self.0.exists() {
-            // Kernels before 5.14 have no cgroup.kill. There each listed process gets a signal, in every round of this
-            // loop.
+            // Kernels before 5.14 have no cgroup.kill. There, each listed process gets the signal in every round
+            // of this loop.
             if fs::write(self.0.join("cgroup.kill"), "1").is_err() {
                 self.signal(Signal::SIGKILL);
             }
@@ -121,7 +122,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Removes the group and those below it; no process may be left in it. Succeeds if it does not exist.
+    /// Removes the group and the groups below it. No process may be in them. Succeeds if the group does not exist.
     ///
     /// # Errors
     /// When the kernel reports it as busy for longer than [`KILL_BOUND`].
@@ -132,7 +133,7 @@ impl Cgroup {
                 match fs::remove_dir(&directory) {
                     Ok(()) => break,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                    // A killed process leaves its group a moment after it vanishes from the list.
+                    // A killed process leaves its group a moment after it disappears from the list.
                     Err(error)
                         if error.raw_os_error() == Some(libc::EBUSY)
                             && Instant::now() < deadline =>

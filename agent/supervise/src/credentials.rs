@@ -11,10 +11,10 @@ use nix::unistd::{Gid, Uid, User, getgrouplist, setgid, setgroups, setuid};
 
 use crate::descriptors::DescriptorLimit;
 
-/// An upper bound of the kernel's capability numbers, which begin at 0 and fit into a set of 64 bits.
+/// An upper bound of the kernel's capability numbers, which start at 0 and fit into a set of 64 bits.
 const CAPABILITIES: libc::c_ulong = 64;
 
-/// The user that a process runs as, and what it may do.
+/// The user that a process runs as, and its privileges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessCredentials {
     /// The user.
@@ -23,8 +23,8 @@ pub struct ProcessCredentials {
     pub gid: Gid,
     /// All of its groups.
     pub groups: Vec<Gid>,
-    /// For a process of the mesh: it can never gain a capability, not even through a set-user-ID program, and may open
-    /// as many descriptors as the system permits.
+    /// Whether it is a process of the mesh. Such a process can never gain a capability, not even through a
+    /// set-user-ID program, and may open as many descriptors as the system permits.
     pub confined: bool,
     /// Home directory, for the environment.
     pub home: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub struct ProcessCredentials {
 }
 
 impl ProcessCredentials {
-    /// The user who called `leno`: the user behind sudo, or the user of this process.
+    /// The user who has called `leno`: the user behind sudo, or else the user of this process.
     #[must_use]
     pub fn invoking() -> Self {
         let number = |name: &str| std::env::var(name).ok()?.parse().ok();
@@ -52,7 +52,7 @@ impl ProcessCredentials {
         }
     }
 
-    /// A user for processes of the mesh: it has no group but its own, and cannot gain any privilege.
+    /// A user for processes of the mesh. It is only in its own group, and cannot gain any privilege.
     #[must_use]
     pub fn confined(id: u32) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl ProcessCredentials {
         }
     }
 
-    /// Root, which owns the mesh's files, but without root's capabilities.
+    /// Root without capabilities. It owns the mesh's files.
     #[must_use]
     pub fn powerless_root() -> Self {
         Self::confined(0)
@@ -83,7 +83,7 @@ impl ProcessCredentials {
         self.gid.as_raw()
     }
 
-    /// The variables that describe the user, if it is not the user of this process.
+    /// The environment variables that describe the user, if it is another user than that of this process.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
         let home = self.home.as_deref().map(|home| ("HOME", home.as_os_str()));
         let name = self.name.as_deref().map(OsStr::new);
@@ -92,7 +92,7 @@ impl ProcessCredentials {
         [home, user, logname].into_iter().flatten()
     }
 
-    /// The credentials of a user of this machine, which may be missing in its database.
+    /// The credentials of a user of this machine. The user need not be in the machine's database.
     #[must_use]
     pub fn of_user(uid: Uid, gid: Gid) -> Self {
         let user = User::from_uid(uid).ok().flatten();
@@ -119,8 +119,8 @@ impl ProcessCredentials {
             DescriptorLimit::raise()?;
             drop_capabilities();
         }
-        // A process that is not root keeps its credentials. `leno up` refuses to run as such a user before it gets
-        // here.
+        // A process that is not root keeps its credentials. `leno up` refuses to run as such a user before it
+        // reaches this point.
         if nix::unistd::geteuid().is_root() {
             setgroups(&self.groups)?;
             setgid(self.gid)?;
@@ -135,8 +135,8 @@ impl ProcessCredentials {
 
 fn drop_capabilities() {
     for capability in 0..CAPABILITIES {
-        // SAFETY: PR_CAPBSET_DROP takes a number and touches no memory; a number that the kernel
-        // does not know gives EINVAL, and one that may not be dropped is not held anyway.
+        // SAFETY: PR_CAPBSET_DROP takes a number and does not access memory. A number that the kernel does not
+        // have gives EINVAL. A capability that the process may not drop is one that it does not have.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
 }

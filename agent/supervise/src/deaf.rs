@@ -1,30 +1,32 @@
-//! Detects that the broker of a member hangs: it does not receive the messages that were sent to it.
+//! Detects that the broker of a member hangs, because it does not receive the messages that were sent to it.
 //!
 //! ```text
 //!  supervisor ── orders ──────────► broker
 //!  node proxy ── wants sockets ───►   │    the supervisor has a handle of both channels, and sees what waits in them
 //! ```
-//! A broker is not asked for a beat: it has no clock, and would wake up for it in every namespace of a machine. One that
-//! stands still is left alone until a message waits for it. It passes no traffic, so that its workload's open connections go
-//! on without it, which a replacement cuts.
+//! A broker sends no heartbeat: it has no timer, and a heartbeat would wake it up in every namespace of a machine.
+//! A broker that hangs is not replaced until a message waits for it. It carries no traffic, so its workload's open
+//! connections continue without it, but a replacement would close them.
 
 use leno_handover::Channel;
 
-/// A broker hangs after this many looks in a row, one each second, that each find a message. It handles one within
-/// microseconds; on a busy machine it may wait for a CPU.
+/// A broker counts as hung after this many checks in a row that each find a waiting message. There is one check
+/// per second. A broker handles a message within microseconds, but on a busy machine it may have to wait for a
+/// CPU.
 const LOOKS: u32 = 5;
 
-/// What was seen of the channels to a broker.
+/// Counts checks of the channels to a broker.
 #[derive(Debug, Default)]
 pub(crate) struct UnreceivedMessages {
-    /// Looks in a row that found one.
+    /// The number of checks in a row that found a waiting message.
     looks: u32,
 }
 
 impl UnreceivedMessages {
-    /// Looks at the channels. Whether the broker hangs: once, and again for as long as it is not replaced.
+    /// Checks the channels. Returns true once the broker counts as hung, and again at the same intervals until it
+    /// is replaced.
     pub(crate) fn look<'c>(&mut self, mut channels: impl Iterator<Item = &'c Channel>) -> bool {
-        // What cannot be looked at has ended, which is noticed elsewhere.
+        // A channel that cannot be checked has ended, which is noticed elsewhere.
         let waits = channels.any(|channel| channel.has_unreceived().unwrap_or(false));
         self.looks = if waits { self.looks.saturating_add(1) } else { 0 };
         waits && self.looks.is_multiple_of(LOOKS)

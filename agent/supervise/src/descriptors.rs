@@ -5,8 +5,8 @@ use std::io;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// The limit for processes of the mesh: the default of `fs.nr_open`, the most that Linux permits. A proxy uses two for
-/// every connection, `leno up` some ten for every instance.
+/// The limit for processes of the mesh. It is the default of `fs.nr_open`, which is the highest that Linux
+/// permits. A proxy uses two descriptors for every connection, and `leno up` about ten for every instance.
 const WANTED: u64 = 1 << 20;
 
 /// The limit of a process.
@@ -17,8 +17,8 @@ pub struct DescriptorLimit {
 }
 
 impl DescriptorLimit {
-    /// Raises the limit of this process to what the system permits, and returns the limit before. Applications must get
-    /// that one back, because some programs loop over all possible descriptors. Safe between fork and exec.
+    /// Raises the limit of this process to what the system permits. Returns the earlier limit, which applications
+    /// must get, because some programs loop over all possible descriptors. Safe between fork and exec.
     ///
     /// # Errors
     /// The system's reason.
@@ -35,7 +35,7 @@ impl DescriptorLimit {
     /// The limit of another process.
     ///
     /// # Errors
-    /// The process has ended, or its limit cannot be read.
+    /// If the process has ended, or its limit cannot be read.
     pub fn of_process(pid: i32) -> io::Result<Self> {
         Self::read(&fs::read_to_string(format!("/proc/{pid}/limits"))?)
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -48,13 +48,13 @@ impl DescriptorLimit {
         Some(Self { soft: words.next()?.ok()?, hard: words.next()?.ok()? })
     }
 
-    /// The soft limit: how many the process may open.
+    /// The soft limit, which is how many descriptors the process may open.
     #[must_use]
     pub fn soft(self) -> u64 {
         self.soft
     }
 
-    /// The hard limit: how far the process may raise its soft limit.
+    /// The hard limit, to which the process may raise its soft limit.
     #[must_use]
     pub fn hard(self) -> u64 {
         self.hard

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Why an operation on a process or a control group failed. `Display` prints what was attempted, `source()` is the
-/// system's reason.
+/// Why an operation on a process or a control group failed. `Display` prints what was attempted, and `source()` is
+/// the system's reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call or file operation failed.
@@ -14,7 +14,7 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
-    /// Processes that survive SIGKILL.
+    /// Processes have survived SIGKILL.
     #[error("{0}")]
     Survive(String),
 }
@@ -23,7 +23,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Adds to the system's reason what was attempted, for example "cannot create /sys/fs/cgroup/leno".
+    /// Adds to the system's reason what was attempted, such as "cannot create /sys/fs/cgroup/leno".
     pub(crate) fn os<E: Into<io::Error>>(what: impl FnOnce() -> String) -> impl FnOnce(E) -> Self {
         move |source| Self::Os { what: what(), source: source.into() }
     }

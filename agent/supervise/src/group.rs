@@ -1,4 +1,4 @@
-//! Node proxies: a process for each group of workloads.
+//! Runs node proxies: one process for each group of workloads.
 //!
 //! ```text
 //! workload ── join, leave ──► Group ── keeps running ──► leno-proxy --node      (where its host starts it)
@@ -6,10 +6,10 @@
 //!                               └── a channel each ───────────┤ sockets
 //! leno-broker ────────────────────────────────────────────────┘     (the workload's namespace and control group)
 //! ```
-//! A process that ends is started again at once, and serves all members again: their brokers, and so their listeners,
-//! live on. A workload goes from one group to another, or to the next process of its group, without a cut: it joins that
-//! one ([`JoiningMember::succeeds`]) when it is its [turn](SuccessionTurns), and leaves the first once it is
-//! [served](MemberEvent::Serving).
+//! A process that ends is restarted at once, and serves all members again, because their brokers, and so their
+//! listeners, still exist. A workload moves to another group, or to the next process of its group, without losing
+//! connections: it joins the new one ([`JoiningMember::succeeds`]) when it is its [turn](SuccessionTurns), and
+//! leaves the earlier one once it is [served](MemberEvent::Serving).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,27 +34,28 @@ use crate::process::{RunningProcess, after, describe};
 use crate::turns::{SuccessionTurn, SuccessionTurns};
 use crate::watchdog::Watchdog;
 
-/// Longest time for a process to end. It has no members at that time.
+/// Longest time for a process to end, at which time it has no members.
 const END_BOUND: Duration = Duration::from_secs(5);
-/// The pause before an order is given again that failed although process and broker are running.
+/// The pause before an order that has failed is repeated, although process and broker are running.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Longest pause before a member whose thread stalls repeatedly is served again.
 const STALL_PAUSE: Duration = Duration::from_secs(300);
-/// Reports of a member's CPU use that follow sooner than this are dropped. A process sends them half as often.
+/// The shortest interval of reports about a member's CPU use; others are dropped. A process sends them half as
+/// often.
 const USED: Duration = Duration::from_secs(1);
-/// How long the process may finish the open streams of a member that joins again with a new broker. The earlier broker
-/// has usually ended, and all connections through it.
+/// How long the process may finish the open streams of a member that joins again with a new broker. Usually the
+/// earlier broker has ended, and all connections through it.
 const REPLACED_BOUND: Duration = Duration::from_secs(60);
 
 /// Starts the process of a group, and prints its messages.
 pub trait NodeProxyHost: 'static {
-    /// The reason why the process cannot be started.
+    /// Why the process cannot be started.
     type Error: std::error::Error + From<Error> + 'static;
 
     /// Starts the process, which receives orders through this channel.
     ///
     /// # Errors
-    /// The process cannot be started; the caller tries again.
+    /// If the process cannot be started. The caller tries again.
     fn start(&self, orders: Channel) -> Result<RunningProcess, Self::Error>;
 
     /// Prints a line for the operator.
@@ -64,7 +65,7 @@ pub trait NodeProxyHost: 'static {
     fn has_hung(&self);
 }
 
-/// A group of workloads and the process that serves them. The process ends with [`Group::end`].
+/// A group of workloads, and the process that serves them. [`Group::end`] ends the process.
 #[derive(Debug)]
 pub struct Group {
     orders: mpsc::UnboundedSender<MemberOrder>,
@@ -72,7 +73,7 @@ pub struct Group {
     task: JoinHandle<()>,
 }
 
-/// What happens to a member, for the workload that has joined.
+/// What has happened to a member. The workload that has joined receives this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberEvent {
     /// The process was ordered to serve the member.
@@ -81,18 +82,19 @@ pub enum MemberEvent {
     Serving,
     /// The process no longer serves the member.
     Lost(Loss),
-    /// The loss was due to the member's thread, which has stalled. Sent after [`Self::Lost`].
+    /// The member was lost because its thread has stalled. This is sent after [`Self::Lost`].
     Stalled,
-    /// The CPU time that its threads have used. Not sent while they are idle.
+    /// The CPU time that the member's threads have used. This is not sent while they are idle.
     Used(CpuUse),
-    /// Its broker receives no messages, so that its new connections wait. Sent again until it is replaced.
+    /// The member's broker receives no messages, so new connections wait. This is sent again until the broker is
+    /// replaced.
     BrokerHangs,
 }
 
 /// Why a process no longer serves a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The process has reported it, or has ended.
+    /// The process has reported that it no longer serves the member, or it has ended.
     Released,
     /// The process hung, and was replaced.
     Hung(Hang),
@@ -122,15 +124,15 @@ pub struct DepartedMember {
 /// A member that joins a group.
 #[derive(Debug)]
 pub struct JoiningMember {
-    /// What the proxy must know about it.
+    /// The description of the member for the proxy.
     pub member: Member,
     /// The channel for orders to its broker.
     pub broker: Channel,
-    /// Receives what happens to it.
+    /// Receives the events of the member.
     pub events: mpsc::UnboundedSender<MemberEvent>,
-    /// Distinguishes it from an earlier member of the same name.
+    /// Distinguishes it from an earlier member with the same name.
     pub number: u64,
-    /// Another process serves the workload until this one does, so that it waits for its turn.
+    /// Whether another process serves the workload until this one does, so that it must wait for its turn.
     pub succeeds: bool,
 }
 
@@ -138,28 +140,28 @@ pub struct JoiningMember {
 #[derive(Debug)]
 struct ServedMember {
     joining: JoiningMember,
-    /// Its membership in the running process, if the process was told of it.
+    /// Its membership in the running process, if the process has got the order to serve it.
     membership: Option<Membership>,
-    /// What its broker has not received.
+    /// Checks whether its broker receives messages.
     unreceived: UnreceivedMessages,
     turn: MemberTurn,
-    /// How often its thread has stalled, each time soon after the one before, and when it did last.
+    /// How many times its thread has stalled, each time soon after the last, and when it last did.
     stalls: u32,
     stalled: Option<Instant>,
 }
 
-/// The turn of a member to go to another process.
+/// Whether it is a member's turn to move to another process.
 #[derive(Debug)]
 enum MemberTurn {
-    /// No process is told of it yet.
+    /// It is not the member's turn yet, and no process has the order to serve it.
     Awaited,
-    /// It has a turn until the process serves it.
+    /// It is the member's turn, until the process serves it.
     Taken(#[expect(dead_code, reason = "the turn ends when it is dropped")] SuccessionTurn),
-    /// It needs none: it is served, or no other process serves it.
+    /// The member needs no turn, because it is served, or because no other process serves it.
     Over,
 }
 
-/// What a process was told of a member.
+/// A membership that a process was ordered to serve.
 #[derive(Debug)]
 struct Membership {
     /// The number of the membership in the process.
@@ -168,7 +170,7 @@ struct Membership {
     link: Channel,
     /// Whether the process has reported that it accepts connections. Repeated reports are ignored.
     serving: bool,
-    /// When the CPU use was last reported; see [`USED`].
+    /// When the CPU use was last reported. See [`USED`].
     used: Option<Instant>,
 }
 
@@ -178,7 +180,7 @@ struct LeavingMember {
     joining: JoiningMember,
     link: Channel,
     succeeded: bool,
-    /// Whether the process has got the order to leave; if not, the order is repeated.
+    /// Whether the process has got the order to leave. If not, the order is repeated.
     is_told: bool,
     /// The process has cut its open streams.
     cut: bool,
@@ -201,9 +203,9 @@ impl LeavingMember {
 #[derive(Debug)]
 enum MemberOrder {
     Join(InstanceName, JoiningMember),
-    /// It is the turn of the member that joined with this number, if it is still the same.
+    /// It is the turn of the member that has joined with this number, if it is still the same member.
     Turn(InstanceName, u64, SuccessionTurn),
-    /// Try again for the member that joined with this number, if it is still the same.
+    /// Try again to serve the member that has joined with this number, if it is still the same member.
     Again(InstanceName, u64),
     /// Repeat the order to leave for this membership.
     LeaveAgain(u64),
@@ -212,7 +214,7 @@ enum MemberOrder {
     /// A member leaves. The answer is sent when none of its streams is left.
     Leave {
         name: InstanceName,
-        /// [`JoiningMember::number`]; a member of the same name that has joined since stays.
+        /// The member's [`JoiningMember::number`]. A member of the same name that has joined since stays.
         number: u64,
         succeeded: bool,
         answer: oneshot::Sender<DepartedMember>,
@@ -220,8 +222,8 @@ enum MemberOrder {
 }
 
 impl Group {
-    /// Begins a group without members, in a runtime's `LocalSet`. Its process starts for the first member. Members that other
-    /// processes serve wait for their turns.
+    /// Creates a group without members, in a runtime's `LocalSet`. Its process is started for the first member.
+    /// Members that another process serves wait for their turns.
     #[must_use]
     pub fn start<H: NodeProxyHost>(name: &str, host: H, turns: SuccessionTurns) -> Self {
         let (orders, received) = mpsc::unbounded_channel();
@@ -242,7 +244,7 @@ impl Group {
         Self { orders, stop, task }
     }
 
-    /// Has the process serve a workload. It replaces an earlier member of the same name.
+    /// Makes the process serve a workload. The workload replaces an earlier member with the same name.
     pub fn join(&self, name: &InstanceName, joining: JoiningMember) {
         // Sending cannot fail: the task ends after the last member.
         let _ended = self.orders.send(MemberOrder::Join(name.clone(), joining));
@@ -271,7 +273,7 @@ impl Group {
         }
     }
 
-    /// Ends the process, and waits for that.
+    /// Ends the process, and waits until it has ended.
     pub async fn end(self, stop: StopStage) {
         self.stop.send_replace(stop.max(StopStage::All));
         // The runtime prints a panic.
@@ -279,12 +281,12 @@ impl Group {
     }
 }
 
-/// Tells the task of a group that a caller has stopped waiting.
+/// Informs the task of a group, when dropped, that a caller has stopped waiting.
 struct RevokeOnDrop(mpsc::UnboundedSender<MemberOrder>);
 
 impl Drop for RevokeOnDrop {
     fn drop(&mut self) {
-        // It fails if the task has ended, together with its process.
+        // Fails if the task has ended, together with its process.
         let _ended = self.0.send(MemberOrder::Revoke);
     }
 }
@@ -295,15 +297,15 @@ struct NodeProxyTask<H> {
     name: String,
     orders: mpsc::UnboundedSender<MemberOrder>,
     turns: SuccessionTurns,
-    /// Starts the process, once there is a member for it.
+    /// Notified when there is a member, so that the process is started.
     wanted: Rc<Notify>,
     members: BTreeMap<InstanceName, ServedMember>,
-    /// Members whose open streams have not ended, by the numbers of their memberships. Their brokers are kept, because
-    /// outbound connections need them.
+    /// The members whose open streams have not ended, by the numbers of their memberships. Their brokers are kept,
+    /// because outbound connections need them.
     leaving: BTreeMap<u64, LeavingMember>,
-    /// The last number of a membership.
+    /// The number of the last membership.
     told: u64,
-    /// The channel to the process, while that runs.
+    /// The channel to the process, while the process runs.
     process: Option<Rc<AsyncChannel>>,
     watchdog: Watchdog,
 }
@@ -336,7 +338,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 () = wanted.notified() => {
                     keep_running(start, rules, (stop, StopStage::All), report).await;
                 }
-                // A sender that is gone is the end of the mesh.
+                // If the sender is dropped, the mesh has ended.
                 _ = ends.wait_for(|stop| *stop >= StopStage::All) => {}
             }
             drop(events);
@@ -362,12 +364,12 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         tokio::join!(process, work);
     }
 
-    /// Reports brokers that hang, and has the process killed if it hangs.
+    /// Reports brokers that hang, and makes the process be killed if it hangs.
     fn look(&mut self) {
         for ServedMember { joining, membership, unreceived, .. } in self.members.values_mut() {
             let link = membership.as_ref().map(|membership| &membership.link);
             if unreceived.look([&joining.broker].into_iter().chain(link)) {
-                // The receiver of the workload may be gone.
+                // The workload may have dropped its receiver.
                 let _ending = joining.events.send(MemberEvent::BrokerHangs);
             }
         }
@@ -379,14 +381,14 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         ));
     }
 
-    /// Tells a new process of all members.
+    /// Orders a new process to serve all members.
     fn serve_all(&mut self, process: Option<Rc<AsyncChannel>>) {
         self.process = process;
         let members: Vec<InstanceName> = self.members.keys().cloned().collect();
         members.iter().for_each(|name| self.serve(name));
     }
 
-    /// Connects a member's broker to the process, if that runs, and it is the member's turn.
+    /// Connects a member's broker to the process, if the process runs and it is the member's turn.
     fn serve(&mut self, name: &InstanceName) {
         let Some(served) = self.members.get_mut(name) else { return };
         if matches!(served.turn, MemberTurn::Awaited) {
@@ -408,16 +410,16 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         match connected {
             Ok(link) => {
                 served.membership = Some(Membership { number, link, serving: false, used: None });
-                // The receiver of the workload may be gone.
+                // The workload may have dropped its receiver.
                 let _ending = served.joining.events.send(MemberEvent::Joined);
             }
-            // The queue is full, because many members joined at once.
+            // The queue of the process is full, because many members have joined at once.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let again = MemberOrder::Again(name.clone(), served.joining.number);
                 self.again(again);
             }
-            // Either the process or the broker has ended, which is said with how it ended; it is started again, and the
-            // member is served then.
+            // The process or the broker has ended, which is reported where it is restarted. The member is served
+            // then.
             Err(error)
                 if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             Err(error) => {
@@ -464,7 +466,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 }
             }
             MemberOrder::Again(name, number) => {
-                // The member may be served by now.
+                // The member may already be served.
                 let waits = |member: &ServedMember| {
                     member.joining.number == number && member.membership.is_none()
                 };
@@ -473,7 +475,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 }
             }
             MemberOrder::Leave { name, number, succeeded, answer } => {
-                // A member that replaced another one of the same name has made that leave already.
+                // A later member with the same name has already replaced this one.
                 let is_same = |member: &ServedMember| member.joining.number == number;
                 if !self.members.get(&name).is_some_and(is_same) {
                     return;
@@ -492,8 +494,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         }
     }
 
-    /// Has the process finish the open streams of a member. The answer is sent at once if the process does not serve
-    /// it.
+    /// Makes the process finish the open streams of a member. The answer is sent at once if the process does not
+    /// serve the member.
     fn leave(
         &mut self,
         member: ServedMember,
@@ -510,7 +512,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         self.tell_to_leave(number);
     }
 
-    /// Sends the order to leave to the process, unless it has got the order.
+    /// Sends the order to leave to the process, unless the process has already got it.
     fn tell_to_leave(&mut self, number: u64) {
         let Some(member) = self.leaving.get_mut(&number).filter(|member| !member.is_told) else {
             return;
@@ -518,11 +520,11 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let order = leno_handover::ProxyOrder::Leave { number, succeeded: member.succeeded };
         match self.process.as_ref().map(|process| process.send(&order, &[])) {
             Some(Ok(())) => member.is_told = true,
-            // The queue of the process is full. It accepts connections until it reads the order.
+            // The queue of the process is full. It accepts connections of the member until it reads the order.
             Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
                 self.again(MemberOrder::LeaveAgain(number));
             }
-            // The process has ended, or is ending, and all streams with it.
+            // The process has ended or is ending, and so have all streams.
             _ => {
                 if let Some(leaving) = self.leaving.remove(&number) {
                     leaving.has_lost_process();
@@ -531,7 +533,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         }
     }
 
-    /// Handles a report about a membership; `None` means that no report can be received any more.
+    /// Handles a report about a membership. `None` means that there will be no more reports.
     fn heard(&mut self, report: Option<MemberReport>) {
         let Some(MemberReport { number, state }) = report else {
             // The process has ended, or is ending.
@@ -539,7 +541,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             return;
         };
         self.watchdog.heard(state);
-        // One that stalls may go on with what it has, but is not waited for.
+        // A process that stalls may still finish open streams, but this does not wait for it.
         if matches!(state, MemberState::Released | MemberState::Stalled)
             && let Some(leaving) = self.leaving.remove(&number)
         {
@@ -562,7 +564,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 if known == Some(true) {
                     return;
                 }
-                // From here on a process that is started again replaces no other process.
+                // From here on, a process that is restarted takes over from no other process.
                 member.joining.succeeds = false;
                 member.turn = MemberTurn::Over;
                 MemberEvent::Serving
@@ -601,25 +603,25 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 "the thread of {name} in the proxy of group {} has stalled; another thread takes its new connections",
                 self.name
             ));
-            // The process can serve the member with another thread, and new connections are waiting.
+            // The process can serve the member with another thread, because new connections are waiting.
             let Some(pause) = pause else { return self.serve(&name) };
             return self.again_after(MemberOrder::Again(name, number), pause);
         }
         self.again(MemberOrder::Again(name, number));
     }
 
-    /// Has a member wait for its turn, which is an order to this task.
+    /// Makes a member wait for its turn, which is an order to this task.
     fn turn(&self, name: &InstanceName, number: u64) -> MemberTurn {
         let (turns, orders, name) = (self.turns.clone(), self.orders.clone(), name.clone());
         tokio::task::spawn_local(async move {
             let turn = turns.turn().await;
-            // Without a receiver it is the next one's.
+            // If the receiver is gone, dropping the turn gives it to the next member.
             let _ended = orders.send(MemberOrder::Turn(name, number, turn));
         });
         MemberTurn::Awaited
     }
 
-    /// Gives an order to this task in a while.
+    /// Gives an order to this task after a while.
     fn again(&self, order: MemberOrder) {
         self.again_after(order, AGAIN);
     }
@@ -668,15 +670,15 @@ fn has_left(member: JoiningMember, cut: bool, answer: oneshot::Sender<DepartedMe
     let _left = answer.send(DepartedMember { broker: member.broker, cut });
 }
 
-/// How long a member waits until it is served again after this many stalls: each stalled thread may use a whole CPU,
-/// and clients are likely to repeat what caused the stall.
+/// How long a member waits after this many stalls until it is served again. Each stalled thread may use a whole
+/// CPU, and clients will probably repeat the requests that have caused the stall.
 fn pause(stalls: u32) -> Option<Duration> {
     let times = 1_u32.checked_shl(stalls.checked_sub(1)?).unwrap_or(u32::MAX);
     Some(AGAIN.saturating_mul(times).min(STALL_PAUSE))
 }
 
-/// The next report of the process; `None` if there will be no more. Without a process it waits forever. Reports that
-/// only later versions send are skipped.
+/// The next report of the process; `None` if there will be no more. Without a process this waits forever. Reports
+/// that only later versions send are skipped.
 async fn hear(process: Option<&AsyncChannel>) -> Option<MemberReport> {
     let Some(process) = process else { return std::future::pending().await };
     loop {

@@ -3,8 +3,8 @@
 //! ```text
 //!  process ── alive, each second ──► supervisor, which checks each second whether anything was reported
 //! ```
-//! The supervisor counts checks instead of measuring time. So it does not mistake a process for hung when the
-//! supervisor itself stood still: the machine was suspended, the container was frozen, or all threads waited for a CPU.
+//! The supervisor counts checks instead of measuring time. So it does not mistake a process for hung when it was
+//! itself paused: because the machine was suspended, the container was frozen, or all threads waited for a CPU.
 
 use std::fmt;
 use std::fs;
@@ -17,10 +17,11 @@ use crate::process::status_field;
 const PROC: &str = "/proc";
 /// How often the supervisor checks: each check wakes its thread.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// A process that a signal has stopped is replaced after this many checks, so one that is continued soon is left alone.
+/// How many checks in a row must find a process stopped by a signal before it is replaced. So a process that is
+/// continued soon is not replaced.
 const STOPPED_LOOKS: u32 = 3;
-/// A process is replaced after this many checks without a report. Its first thread has little work, and gets a CPU much
-/// sooner even on a busy machine.
+/// How many checks in a row without a report replace a process. The thread that reports has little work, and gets
+/// a CPU much sooner even on a busy machine.
 const SILENT_LOOKS: u32 = 10;
 
 /// How a process hangs.
@@ -28,13 +29,13 @@ const SILENT_LOOKS: u32 = 10;
 pub enum Hang {
     /// A signal (SIGSTOP) has stopped it.
     Stopped,
-    /// It reports nothing.
+    /// The process reports nothing.
     Silent,
-    /// It receives no messages.
+    /// The process receives no messages.
     Deaf,
 }
 
-/// What a supervisor knows about the liveness of a process.
+/// The state of a process's heartbeat, as the supervisor has observed it.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     pid: i32,
@@ -50,8 +51,8 @@ pub(crate) struct Heartbeat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ProcessState {
     is_stopped: bool,
-    /// Whether a debugger is attached, or the process waits for the reader of its output. Either may hold it up for any
-    /// time.
+    /// Whether a debugger is attached, or the process waits for the reader of its output. Both may delay it
+    /// without limit.
     is_held: bool,
 }
 
@@ -79,7 +80,7 @@ impl Heartbeat {
         self.pid
     }
 
-    /// The process has sent a report; `is_beat` if it is the report that it is alive.
+    /// Records that the process has sent a report. `is_beat` is whether it is the report that it is alive.
     pub(crate) fn heard(&mut self, is_beat: bool) {
         self.reports |= is_beat;
         self.silent = 0;
@@ -89,7 +90,8 @@ impl Heartbeat {
     pub(crate) fn look(&mut self) -> Option<Hang> {
         let state = ProcessState::of(self.pid);
         let how = self.judge(state);
-        // Of a proxy of one workload that prints, a thread of connections may wait for the reader, and it reports nothing for that.
+        // In a sidecar that prints, a thread may wait for the reader of the output, and then the process does not
+        // report.
         if how == Some(Hang::Silent) && a_thread_prints(self.pid) {
             self.silent = 0;
             return None;
@@ -117,8 +119,8 @@ impl Heartbeat {
 }
 
 impl ProcessState {
-    /// The state of a process that was not reaped. If it cannot be read, the process counts as running: a missing
-    /// report is noticed anyway.
+    /// The state of a process that was not reaped. If it cannot be read, the process counts as running, because a
+    /// missing report is noticed in any case.
     fn of(pid: i32) -> Self {
         Self::within(Path::new(PROC), pid)
     }
@@ -140,16 +142,16 @@ impl ProcessState {
     }
 }
 
-/// Whether a thread prints, by the file `syscall` of it.
+/// Whether a thread is printing, according to its file `syscall`.
 fn prints(syscall: &str) -> bool {
-    // Its number and its first argument, which is a descriptor.
+    // The file begins with the number of the system call and its first argument, which is a descriptor.
     let mut call = syscall.split(' ');
     let writes = libc::SYS_write.to_string();
     call.next() == Some(writes.as_str())
         && call.next().is_some_and(|to| matches!(to, "0x1" | "0x2"))
 }
 
-/// Whether any thread of a process prints. What cannot be read does not.
+/// Whether any thread of a process is printing. A thread whose file cannot be read does not count.
 fn a_thread_prints(pid: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut calls = threads.filter_map(|one| fs::read_to_string(one.path().join("syscall")).ok());
@@ -211,12 +213,12 @@ mod tests {
         let mut blocked = yes.stdout(std::process::Stdio::piped()).spawn().unwrap();
         let pid = i32::try_from(blocked.id()).unwrap();
         let began = std::time::Instant::now();
-        // Root alone may read what another process calls.
+        // Only root may read which system call another process is in.
         while nix::unistd::geteuid().is_root() && !a_thread_prints(pid) {
             assert!(began.elapsed() < Duration::from_secs(60), "it does not wait");
             std::thread::yield_now();
         }
-        // With its reader it ends.
+        // The process ends when its output has no reader any more.
         drop(blocked.stdout.take());
         blocked.wait().unwrap();
         assert!(!a_thread_prints(std::process::id().cast_signed()));

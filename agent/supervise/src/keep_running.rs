@@ -1,4 +1,4 @@
-//! Keeps one process running until it is told to stop.
+//! Keeps a process running until it is requested to stop.
 
 use std::cell::Cell;
 use std::process::ExitStatus;
@@ -13,13 +13,13 @@ use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::process::RunningProcess;
 
-/// How far the shutdown of a mesh or an instance has come. It only ever grows.
+/// How far the shutdown of a mesh or an instance has come. The value never decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopStage {
-    /// There is no shutdown.
+    /// No shutdown was requested.
     #[default]
     No,
-    /// Applications are asked to end; proxies still finish open requests.
+    /// Applications are requested to end. Proxies still finish open requests.
     Applications,
     /// Proxies drain and end as well.
     All,
@@ -30,17 +30,17 @@ pub enum StopStage {
 /// What happened to a process.
 #[derive(Debug)]
 pub enum LifeEvent<E> {
-    /// It was started, with this process id.
+    /// The process was started, with this process id.
     Started(i32),
-    /// It ended unexpectedly and will be started again after this time.
+    /// The process has ended unexpectedly, and will be restarted after this time.
     Ended(ExitStatus, Duration),
-    /// It ended unexpectedly and is not started again.
+    /// The process has ended unexpectedly, and is not restarted.
     Over(ExitStatus),
-    /// It could not be started or waited for, and will be started again after this time.
+    /// The process could not be started or waited for, and will be started after this time.
     Failed(E, Duration),
-    /// The caller has asked it to end.
+    /// The process was requested to end.
     Stopping,
-    /// It has ended after it was asked to, or was not running.
+    /// The process has ended after it was requested to, or was not running.
     Stopped,
 }
 
@@ -49,29 +49,29 @@ pub enum LifeEvent<E> {
 pub struct RestartRules {
     /// The waits between its starts.
     pub backoff: Backoff,
-    /// When it is started again.
+    /// Whether it is restarted after it has ended.
     pub restart: RestartPolicy,
-    /// The signal that asks it to end.
+    /// The signal that requests it to end.
     pub signal: Signal,
     /// How long it may take to end.
     pub grace: Duration,
-    /// The process that must be ended and started again, even if it exits successfully.
+    /// Names the process that must be ended and restarted, even if it exits successfully.
     pub condemned: watch::Receiver<Option<Condemned>>,
-    /// Once it is set, the process is not started again when it ends: another one has taken over from it.
+    /// Once this is true, the process is not restarted when it ends, because another one has taken over from it.
     pub retired: Rc<Cell<bool>>,
 }
 
-/// A process that must be ended and started again.
+/// A process that must be ended and restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condemned {
     /// Its process id.
     pub pid: i32,
-    /// It hangs, so it is killed: it would not react to a signal that it can catch.
+    /// Whether it hangs. Then it is killed, because it would not react to a signal that it can catch.
     pub hangs: bool,
 }
 
 impl RestartRules {
-    /// For a part of the mesh: it is started again whenever it ends.
+    /// The rules for a part of the mesh, which is restarted whenever it ends.
     #[must_use]
     pub fn always(backoff: Backoff, grace: Duration) -> Self {
         let condemned = watch::channel(None).1;
@@ -89,9 +89,9 @@ impl RestartRules {
     }
 }
 
-/// Starts a process with `start`, and again after waits whenever it ends, until `stop` reaches `until`. Then it asks
-/// the process to end and waits for the grace period; [`StopStage::Now`] kills it. Returns how the process ended if it
-/// ended before `stop` and the rules do not permit another start.
+/// Starts a process with `start`, and restarts it after waits whenever it ends, until `stop` reaches `until`. Then
+/// requests the process to end, and waits for at most the grace period; [`StopStage::Now`] kills it. Returns how
+/// the process ended if it ended before `stop` and the rules do not permit another start.
 pub async fn keep_running<E: From<Error>>(
     mut start: impl FnMut() -> Result<RunningProcess, E>,
     mut rules: RestartRules,
@@ -130,7 +130,7 @@ pub async fn keep_running<E: From<Error>>(
                     () = reached(until) => {
                         report(LifeEvent::Stopping);
                         tokio::select! {
-                            // In both cases the process ends: if it still runs, dropping it kills it.
+                            // In both cases the process ends: if it still runs, it is dropped, which kills it.
                             _ = process.end(signal, grace) => {}
                             () = reached(StopStage::Now) => {}
                         }
@@ -164,12 +164,12 @@ pub async fn keep_running<E: From<Error>>(
     None
 }
 
-/// Returns when the process is condemned, with whether it hangs.
+/// Returns when the process with this id is condemned. The result is whether it hangs.
 async fn is_condemned(condemned: &mut watch::Receiver<Option<Condemned>>, pid: i32) -> bool {
     let is_this = |condemned: &Option<Condemned>| condemned.is_some_and(|one| one.pid == pid);
     if let Ok(this) = condemned.wait_for(is_this).await {
         return this.is_some_and(|condemned| condemned.hangs);
     }
-    // Without a sender no process is ever condemned.
+    // If the sender is dropped, no process will ever be condemned.
     std::future::pending().await
 }

@@ -1,12 +1,13 @@
 //! Keeps processes of the mesh running on a machine, among them the node proxies of groups of workloads.
 //!
 //! ```text
-//!  keep_running ── starts, ends, starts again ──► Running      one process: its user, its control group
+//!  keep_running ── starts, ends, restarts ──► RunningProcess      one process: its user, its control group
 //!       ▲
 //!     Group ── orders: join, leave ─────────────► leno-proxy --node      many workloads in one process
 //! ```
-//! `leno up` and the agent of a Kubernetes node both use this crate. It knows nothing about documents or the cluster.
-//! The caller decides where a process runs and what is printed. Read [`keep_running`] first, then [`Group`].
+//! Both `leno up` and the agent of a Kubernetes node use this crate. Documents and the cluster are not its
+//! concern: the caller decides where a process runs and what is printed. Read [`keep_running`] first, then
+//! [`Group`].
 
 mod backoff;
 mod cgroup;

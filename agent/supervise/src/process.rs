@@ -1,4 +1,4 @@
-//! Starting and ending one process.
+//! Starts and ends a process.
 
 #![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
@@ -15,25 +15,25 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
 
-/// How long to wait until the output of an ended process is printed.
+/// How long to wait until the output of a process that has ended is printed.
 const PRINTED: Duration = Duration::from_millis(250);
 
-/// A running process. Killed when dropped.
+/// A running process. Dropping this kills it.
 #[derive(Debug)]
 pub struct RunningProcess {
     child: Child,
     pid: Pid,
-    /// Tasks that read its output until the pipes end.
+    /// Tasks that read its output until the pipes are closed.
     readers: Vec<JoinHandle<()>>,
 }
 
-/// Ends a process together with its parent.
+/// Makes the kernel kill a process when its parent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tether(Pid);
 
 impl RunningProcess {
-    /// Starts a process in a process group of its own; `prepare` runs in it between fork and exec. If `prepare` ties
-    /// the process to its parent ([`Tether`]), the calling thread must live as long as the process.
+    /// Starts a process in a new process group. `prepare` runs in it between fork and exec. If `prepare` ties the
+    /// process to its parent ([`Tether`]), the calling thread must exist as long as the process.
     ///
     /// # Safety
     /// `prepare` must only make system calls on objects that were created before the fork. It must not allocate or take
@@ -45,9 +45,9 @@ impl RunningProcess {
         mut command: Command,
         prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        // Ctrl-C in the terminal must only reach this process, which ends its children in order.
+        // Ctrl-C in the terminal must only reach this process, which ends its children in the right order.
         command.process_group(0).kill_on_drop(true);
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn()?;
         let id = child.id().and_then(|id| id.try_into().ok());
@@ -76,7 +76,7 @@ impl RunningProcess {
         self.pid.as_raw()
     }
 
-    /// Waits for its end. Cancel safe.
+    /// Waits until the process has ended. Cancel safe.
     ///
     /// # Errors
     /// When the system cannot wait for it.
@@ -85,29 +85,30 @@ impl RunningProcess {
         self.child.wait().await.map_err(Error::os(|| format!("cannot wait for process {pid}")))
     }
 
-    /// To be called after its end: waits until its last lines are printed. Lines of a child that it left in the
-    /// background are printed later.
+    /// Waits until the last lines of the process are printed. Must be called after its end. Lines of a child that
+    /// it has left in the background are printed later.
     pub(crate) async fn printed(&mut self) {
         self.read_out(PRINTED).await;
     }
 
-    /// To be called after its end: waits up to `limit` until its output is read, because a child that it left in the
-    /// background may keep the pipes open. Returns the tasks that still read.
+    /// Waits up to `limit` until the output of the process is read. Must be called after its end. The wait is
+    /// limited because a child that it has left in the background may keep the pipes open. Returns the tasks that
+    /// still read.
     pub async fn read_out(&mut self, limit: Duration) -> Vec<JoinHandle<()>> {
         let mut readers = std::mem::take(&mut self.readers);
-        // A reader fails only if the runtime ends, or by a panic, which is logged.
+        // A reader fails only if the runtime ends, or if it panics, which is logged.
         let _ = tokio::time::timeout(limit, join_all(&mut readers)).await;
         readers.retain(|reader| !reader.is_finished());
         readers
     }
 
-    /// Asks it to end with `signal` and waits up to `grace`, then kills it.
+    /// Requests the process to end with `signal`, waits up to `grace`, and then kills it.
     ///
     /// # Errors
     /// When the system cannot wait for it.
     pub async fn end(&mut self, signal: Signal, grace: Duration) -> Result<ExitStatus> {
         if self.child.id().is_some() {
-            // The process is not reaped, so no other process can have its number.
+            // The process was not reaped yet, so no other process can have its number.
             let _ = kill(self.pid, signal);
         }
         if let Ok(status) = tokio::time::timeout(grace, self.ended()).await {
@@ -120,25 +121,25 @@ impl RunningProcess {
 }
 
 impl Tether {
-    /// Ties to the calling process; must be called before the fork.
+    /// A tether to the calling process. Must be created before the fork.
     #[must_use]
     pub fn to_this_process() -> Self {
         Self(nix::unistd::getpid())
     }
 
-    /// Has the kernel kill the calling process when the parent *thread* ends, so children must be
-    /// started by a thread that lives as long as the mesh. Safe between fork and exec; a change of
-    /// user undoes it, so it comes last.
+    /// Makes the kernel kill the calling process when the parent *thread* ends. So children must be started by a
+    /// thread that exists as long as the mesh. Safe between fork and exec. A change of user undoes this, so it
+    /// must be done last.
     ///
     /// # Errors
-    /// When the parent has ended already.
+    /// When the parent has already ended.
     pub fn tie(self) -> io::Result<()> {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         if getppid() == self.0 { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
     }
 }
 
-/// Describes how a process ended.
+/// Describes how a process has ended.
 #[must_use]
 pub fn describe(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt as _;
@@ -153,7 +154,7 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Describes when a process is started again.
+/// Describes when a process will be restarted.
 #[must_use]
 pub fn after(wait: Duration) -> String {
     match wait.as_secs() {
@@ -162,7 +163,7 @@ pub fn after(wait: Duration) -> String {
     }
 }
 
-/// A field of the text of `/proc/PID/status` (proc_pid_status(5)).
+/// The value of a field in the text of `/proc/PID/status` (proc_pid_status(5)).
 #[must_use]
 pub fn status_field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
     let mut fields = status.lines().filter_map(|line| line.split_once(":\t"));

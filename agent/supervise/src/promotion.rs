@@ -1,40 +1,42 @@
-//! Decides when a busy workload gets a process of its own, and when it shares one again.
+//! Decides when a busy workload gets its own process, which is called promotion, and when it returns to a shared
+//! one.
 //!
 //! ```text
 //!  shares ── over the bound for `after` ──► promoted
 //!    ▲                                         │
 //!    └──── under half of it for five times ────┘
 //! ```
-//! A workload needs to be quiet for much longer, and at a lower load, than it was busy before, so that a varying load
-//! does not move it back and forth. A workload that is promoted again soon after it went back stays twice as long the
-//! next time, because each move leaves a process that finishes streams.
+//! A workload only returns after it was quiet for a much longer time than it was busy, and at a lower load, so
+//! that a varying load does not move it back and forth. If it is promoted again soon after it has returned, it
+//! must be quiet for twice as long the next time, because each move leaves a process that finishes streams.
 
 use std::time::{Duration, Instant};
 
 use leno_handover::CpuUse;
 
-/// A workload goes back after it was quiet for this many times [`PromotionRules::after`].
+/// A workload returns after it was quiet for this many times [`PromotionRules::after`].
 const QUIET_TIMES: u32 = 5;
-/// Limits how often that time is doubled for a workload that is promoted repeatedly: from five minutes to less than
-/// three hours.
+/// How many times that time is doubled at most for a workload that is promoted repeatedly: from five minutes up to
+/// less than three hours.
 const MAX_DOUBLINGS: u32 = 5;
-/// After this many stalls of its thread a workload no longer shares a process.
+/// After this many stalls of its thread, a workload is promoted.
 const MAX_STALLS: u32 = 2;
-/// Shortest time between two moves of one workload: each costs a process, a certificate and connections that must
-/// drain.
+/// Shortest time between two moves of a workload. Each move costs a process, a certificate and connections that
+/// must drain.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// How much CPU a workload may use before it gets a process of its own.
+/// How much CPU a workload may use before it is promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromotionRules {
-    /// How long its CPU use may exceed [`Self::above_percent`]; `None`: it is never promoted.
+    /// How long its CPU use may exceed [`Self::above_percent`]; `None` if it is never promoted.
     pub after: Option<Duration>,
-    /// In percent of one CPU. A workload cannot use more than one CPU, because one thread handles its connections.
+    /// The bound, in percent of one CPU. A workload cannot use more than one CPU, because one thread handles its
+    /// connections.
     pub above_percent: u32,
 }
 
 impl PromotionRules {
-    /// The same rules with the time that the workload's settings have, if they have one.
+    /// The same rules with `after` from the workload's settings, if they set it.
     #[must_use]
     pub fn with_after(self, after: Option<Option<Duration>>) -> Self {
         Self { after: after.unwrap_or(self.after), ..self }
@@ -52,13 +54,14 @@ impl Default for PromotionRules {
 pub struct Promotion {
     rules: PromotionRules,
     promoted: bool,
-    /// While it shares a process: since when it has been busy. While it is promoted: since when it has been quiet.
+    /// While the workload shares a process: since when it has been busy. While it is promoted: since when it has
+    /// been quiet.
     since: Option<Instant>,
-    /// How often its thread has stalled since it began to share a process.
+    /// How many times its thread has stalled since it last began to share a process.
     stalls: u32,
-    /// When it last went back to a shared process.
+    /// When it last returned to a shared process.
     returned: Option<Instant>,
-    /// How often in a row it was promoted soon after it had gone back.
+    /// How many times in a row it was promoted soon after it had returned.
     in_a_row: u32,
 }
 
@@ -69,7 +72,8 @@ impl Promotion {
         Self { rules, promoted: false, since: None, stalls: 0, returned: None, in_a_row: 0 }
     }
 
-    /// Applies changed rules. Returns true if the workload must go back because promotion is turned off now.
+    /// Applies changed rules. Returns true if the workload must return to a shared process because promotion is
+    /// now turned off.
     pub fn follow(&mut self, rules: PromotionRules, now: Instant) -> bool {
         if self.rules == rules {
             return false;
@@ -83,13 +87,13 @@ impl Promotion {
         false
     }
 
-    /// Whether it has a process of its own.
+    /// Whether the workload has its own process.
     #[must_use]
     pub fn is_promoted(&self) -> bool {
         self.promoted
     }
 
-    /// Takes a measurement of its CPU use. Returns true if the workload is promoted now.
+    /// Records a measurement of its CPU use. Returns true if the workload is promoted now.
     pub fn used(&mut self, now: Instant, used: CpuUse) -> bool {
         let Some(after) = self.rules.after else { return false };
         let percent = used.percent();
@@ -111,8 +115,8 @@ impl Promotion {
         is_due
     }
 
-    /// Its thread has stalled in a shared process. Returns true if the workload is promoted now: its traffic is likely
-    /// to cause the next stall too, which should not affect others.
+    /// Records that its thread has stalled in a shared process. Returns true if the workload is promoted now. Its
+    /// traffic will probably cause the next stall as well, which should not affect other workloads.
     pub fn has_stalled(&mut self, now: Instant) -> bool {
         if self.promoted || self.rules.after.is_none() {
             return false;
@@ -131,31 +135,31 @@ impl Promotion {
         (self.promoted, self.since) = (true, None);
     }
 
-    /// How long it must be quiet before it goes back.
+    /// How long the workload must be quiet before it returns to a shared process.
     fn quiet(&self) -> Duration {
         let after = self.rules.after.unwrap_or(LEAST).max(LEAST);
         let doubled = 2_u32.saturating_pow(self.in_a_row.min(MAX_DOUBLINGS));
         after.saturating_mul(QUIET_TIMES.saturating_mul(doubled))
     }
 
-    /// Sets whether it has a process of its own, and resets the measurements.
+    /// Sets whether the workload has its own process, and resets the measurements.
     pub fn is_in(&mut self, own: bool, now: Instant) {
         self.promoted = own;
         self.has_joined(now);
     }
 
-    /// New threads serve it: resets the measurements. A process that starts is quiet.
+    /// Resets the measurements, because new threads serve the workload. A new process counts as quiet.
     pub fn has_joined(&mut self, now: Instant) {
         self.since = self.promoted.then_some(now);
     }
 
-    /// When it goes back, unless it becomes busy before.
+    /// When the workload returns to a shared process, unless it becomes busy before; `None` if it need not.
     #[must_use]
     pub fn goes_back_at(&self) -> Option<Instant> {
         self.since.filter(|_| self.promoted)?.checked_add(self.quiet())
     }
 
-    /// It goes back now.
+    /// Records that the workload returns to a shared process now.
     pub fn goes_back(&mut self, now: Instant) {
         (self.promoted, self.since, self.stalls) = (false, None, 0);
         self.returned = Some(now);
@@ -234,7 +238,7 @@ mod tests {
         assert!(!promotion.has_stalled(now));
         assert!(promotion.has_stalled(now) && promotion.is_promoted());
         assert!(!promotion.has_stalled(now), "once");
-        // The supervisor could not move it.
+        // The supervisor could not move the workload.
         promotion.is_in(false, now);
         assert!(!promotion.is_promoted() && promotion.has_stalled(now));
         let none = PromotionRules { after: None, ..PromotionRules::default() };
@@ -251,7 +255,7 @@ mod tests {
         let off = rules(4).with_after(Some(None));
         assert!(promotion.follow(off, begun) && !promotion.is_promoted());
         assert!(!promotion.used(begun + SECOND * 60, used(100)));
-        // It is still served by its own process, as its supervisor reports.
+        // The workload's own process still serves it, as its supervisor reports.
         promotion.is_in(true, begun);
         promotion.used(begun + SECOND, used(0));
         assert_eq!(promotion.goes_back_at(), Some(begun + SECOND * 5));

@@ -1,20 +1,20 @@
-//! Which workloads share the process of a node proxy.
+//! Decides which workloads share the process of a node proxy.
 
 use std::str::FromStr;
 
 use leno_types::InstanceName;
 
-/// Which instances share the process of a node proxy: the value of `leno.dev/share`.
+/// Which instances share the process of a node proxy. This is the value of `leno.dev/share`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProcessSharing {
-    /// No instances: each has a process of its own.
+    /// Each instance has its own process.
     Workload,
-    /// The instances of one service account, so that no process holds the keys of two identities.
+    /// The instances of one service account share a process, so that no process has the keys of two identities.
     #[default]
     ServiceAccount,
-    /// The instances of one namespace that have this value.
+    /// The instances of one namespace share a process, if they have this value.
     Namespace,
-    /// All instances of the node that have this value.
+    /// All instances of the node share a process, if they have this value.
     Node,
 }
 
@@ -33,7 +33,7 @@ impl FromStr for ProcessSharing {
 }
 
 impl ProcessSharing {
-    /// The name of the group that an instance belongs to.
+    /// The name of the group to which an instance belongs.
     #[must_use]
     pub fn group(self, instance: &InstanceName, service_account: &str) -> String {
         let InstanceName { namespace, name, .. } = instance;

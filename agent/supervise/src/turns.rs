@@ -1,4 +1,4 @@
-//! How many workloads of a machine go to another process at once.
+//! Limits how many workloads of a machine move to another process at the same time.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -7,18 +7,19 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// Most workloads that go to another process at the same time, on a machine of many CPUs.
+/// Most workloads that move to another process at the same time, on a machine with many CPUs.
 const AT_ONCE: usize = 8;
-/// How long a new process that does not serve makes other workloads wait.
+/// How long other workloads have to wait for a new process that does not serve.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Limits how many workloads go to another process at the same time: until that one serves a workload, it uses CPU beside the
-/// one before, through which all messages of open connections go. One half of the CPUs is left to these. The limit also means that
-/// only a few workloads try a new program that never serves, while the others wait.
+/// Limits how many workloads move to another process at the same time. A new process uses CPU time before it
+/// serves, while all messages of open connections still pass through the earlier process. So at most half of the
+/// CPUs are used for moves. Because of the limit, only a few workloads try a new program that never serves, while
+/// the others wait.
 #[derive(Clone, Debug)]
 pub struct SuccessionTurns(Arc<Semaphore>);
 
-/// The turn of one workload, until it is dropped.
+/// The turn of one workload to move. It lasts until this is dropped.
 #[derive(Debug)]
 pub struct SuccessionTurn(
     #[expect(dead_code, reason = "the turn ends when it is dropped")] oneshot::Sender<()>,
@@ -26,7 +27,7 @@ pub struct SuccessionTurn(
 
 impl Default for SuccessionTurns {
     fn default() -> Self {
-        // A machine that does not say how many CPUs it has may have one.
+        // If the number of CPUs is not known, one is assumed.
         let cpus = available_parallelism().map_or(1, usize::from);
         Self::of(cpus.checked_div(2).unwrap_or_default().clamp(1, AT_ONCE))
     }
@@ -37,9 +38,9 @@ impl SuccessionTurns {
         Self(Arc::new(Semaphore::new(at_once)))
     }
 
-    /// Waits for the turn of a workload, in a runtime's `LocalSet`. Cancel safe.
+    /// Waits until it is a workload's turn to move. Needs a runtime's `LocalSet`. Cancel safe.
     pub async fn turn(&self) -> SuccessionTurn {
-        // The semaphore is never closed.
+        // Acquiring cannot fail, because the semaphore is never closed.
         let permit = Arc::clone(&self.0).acquire_owned().await.ok();
         let (turn, dropped) = oneshot::channel();
         // Frees the permit when the turn is dropped, or after `LONGEST`.

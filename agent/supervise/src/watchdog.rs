@@ -1,4 +1,4 @@
-//! Has a process that hangs killed, so that what keeps it running starts it again; and counts such processes.
+//! Makes a process that hangs be killed, so that [`crate::keep_running`] restarts it. Counts such processes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,12 +9,12 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use crate::heartbeat::{Hang, Heartbeat, LOOK};
 use crate::keep_running::Condemned;
 
-/// Watches the process that is kept running ([`crate::keep_running`]).
+/// Watches a process that [`crate::keep_running`] keeps running.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// What was seen of the process; `None` while none runs.
+    /// The state of the process's heartbeat; `None` while no process runs.
     heartbeat: Option<Heartbeat>,
-    /// How the process hangs, which is killed for that.
+    /// How the process hangs, if it is being killed for that.
     hung: Option<Hang>,
     condemned: watch::Sender<Option<Condemned>>,
 }
@@ -26,7 +26,7 @@ impl Default for Watchdog {
 }
 
 impl Watchdog {
-    /// When to look.
+    /// Ticks whenever the process must be checked.
     #[must_use]
     pub fn looks() -> Interval {
         let mut looks = interval(LOOK);
@@ -34,33 +34,33 @@ impl Watchdog {
         looks
     }
 
-    /// The process that is killed, for the rules by which it is kept running.
+    /// Names the process that must be killed, for [`crate::RestartRules`].
     #[must_use]
     pub fn condemned(&self) -> watch::Receiver<Option<Condemned>> {
         self.condemned.subscribe()
     }
 
-    /// A process was started.
+    /// Records that a process was started.
     pub fn started(&mut self, pid: i32) {
         self.heartbeat = Some(Heartbeat::of(pid));
     }
 
-    /// The process has reported something.
+    /// Records that the process has sent a report.
     pub fn heard(&mut self, state: MemberState) {
         if let Some(heartbeat) = &mut self.heartbeat {
             heartbeat.heard(state == MemberState::Alive);
         }
     }
 
-    /// Looks at the process, and condemns it if it hangs; which one that is and how it hangs, once.
+    /// Checks the process, and has it killed if it hangs. Returns, once, its id and how it hangs.
     pub fn look(&mut self) -> Option<(i32, Hang)> {
         let heartbeat = self.heartbeat.as_mut().filter(|_| self.hung.is_none())?;
         let (how, pid) = (heartbeat.look()?, heartbeat.pid());
         Some(self.condemn(pid, how))
     }
 
-    /// Condemns the process, which receives no messages, unless a debugger holds it up; which one that is and how it
-    /// hangs, once.
+    /// Has the process killed if it receives no messages, unless a debugger holds it. Returns once: the process's
+    /// ID, and how it hangs.
     pub fn is_deaf(&mut self) -> Option<(i32, Hang)> {
         let heartbeat = self.heartbeat.as_ref().filter(|_| self.hung.is_none())?;
         let (how, pid) = (heartbeat.deaf()?, heartbeat.pid());
@@ -73,32 +73,32 @@ impl Watchdog {
         (pid, how)
     }
 
-    /// The process has ended; how it hung, if it was killed for that.
+    /// Records that the process has ended. Returns how it hung, if it was killed for that.
     pub fn ended(&mut self) -> Option<Hang> {
         self.heartbeat = None;
-        // A later process may have the same number.
+        // A later process may have the same id.
         self.condemned.send_replace(None);
         self.hung.take()
     }
 }
 
-/// How many processes of proxies, or of brokers, were replaced because they hung.
+/// Counts proxies or brokers that were replaced because they hung.
 #[derive(Debug, Default)]
 pub struct HungProcesses(AtomicU64);
 
 impl HungProcesses {
-    /// Counts one.
+    /// Counts one process.
     pub fn count(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds the series of this name to a page of metrics; `whose`: what was replaced.
+    /// Adds the series with this name to a page of metrics. `whose` describes the processes that were replaced.
     pub fn put(&self, page: &mut String, name: &str, whose: &str) {
         let why = "because a signal had stopped them, or they reported nothing";
         self.put_as(page, name, &format!("{whose} that were replaced {why}."));
     }
 
-    /// The same for brokers, which report nothing.
+    /// As [`put`](Self::put), for brokers, which send no reports.
     pub fn put_brokers(&self, page: &mut String, name: &str) {
         let help = "Brokers that were replaced because they received no messages for 5 s.";
         self.put_as(page, name, help);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use leno_operate::ClusterTarget;
 
-/// Which cluster.
+/// Selects a cluster.
 #[derive(Clone, Debug, Args)]
 pub struct Cluster {
     /// The cluster's address and credentials [default: KUBECONFIG, ~/.kube/config]
@@ -18,7 +18,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Whether the command line selects one.
+    /// Whether the command line selects a cluster.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some()

@@ -43,8 +43,8 @@ pub fn complain(program: &str, error: &anyhow::Error) {
     note!("{program}: {}", escaped(&once(error)));
 }
 
-/// An error with its causes, without those that an earlier text already contains: some libraries
-/// include their causes in the message and return them as well.
+/// An error with its causes. Causes whose text an earlier message already contains are left out, because some
+/// libraries include their causes in the message and return them as well.
 fn once(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

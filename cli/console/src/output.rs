@@ -51,7 +51,7 @@ pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     unprinted.is_some_and(|Unprinted(reason)| reason.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Why output could not be printed.
+/// The error for output that could not be printed.
 #[derive(Debug)]
 struct Unprinted(io::Error);
 

@@ -2,10 +2,10 @@
 
 use clap::error::ContextKind;
 
-/// Longest usage line, in bytes, that says something. For some errors clap lists every option of the command.
+/// Longest usage line, in bytes, that helps the user. For some errors clap lists every option of the command.
 const LONGEST: usize = 300;
 
-/// Drops a usage line that lists every option: the error itself names the one that is wrong.
+/// Drops a usage line that lists every option: the error itself names the wrong option.
 pub(crate) fn shorten(error: &mut clap::Error) {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string);
     if usage.is_some_and(|usage| usage.len() > LONGEST) {

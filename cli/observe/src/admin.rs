@@ -1,4 +1,4 @@
-//! One request to an admin server, over an established connection.
+//! Sends one request to an admin server, over an established connection.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,8 @@ pub struct AdminReply {
 }
 
 impl AdminReply {
-    /// Why this response is no page of metrics; also what to do if the proxy shows its metrics only to other addresses.
+    /// Explains why this response is no page of metrics, and what to do if the proxy shows its metrics only to
+    /// other addresses.
     #[must_use]
     pub fn why_no_metrics(&self) -> String {
         match self.status {
@@ -56,10 +57,10 @@ pub async fn ask(
     send(stream, (method, path), "").await
 }
 
-/// As [`ask`], for a response of at most `most` bytes.
+/// Like [`ask`], for a response of at most `most` bytes.
 ///
 /// # Errors
-/// As [`ask`].
+/// The errors of [`ask`].
 pub async fn ask_at_most(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     (method, path): (&str, &str),
@@ -71,7 +72,7 @@ pub async fn ask_at_most(
 /// Like [`ask`], with a body.
 ///
 /// # Errors
-/// As [`ask`].
+/// The errors of [`ask`].
 pub async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     what: (&str, &str),
@@ -80,10 +81,10 @@ pub async fn send(
     send_as(stream, None, what, body).await
 }
 
-/// Like [`send`], with a token if there is one.
+/// Like [`send`], with an authorization token if `token` is given.
 ///
 /// # Errors
-/// As [`ask`].
+/// The errors of [`ask`].
 pub async fn send_as(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     token: Option<&str>,
@@ -94,10 +95,10 @@ pub async fn send_as(
     send_with(stream, bearer.as_deref().map(|value| ("Authorization", value)), what, body).await
 }
 
-/// Like [`send`], with a header if there is one.
+/// Like [`send`], with an additional header if `header` is given.
 ///
 /// # Errors
-/// As [`ask`].
+/// The errors of [`ask`].
 pub async fn send_with(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     header: Option<(&str, &str)>,
@@ -122,7 +123,7 @@ async fn exchange(
     stream.write_all((head + body).as_bytes()).await?;
     let mut answer = Vec::new();
     let mut rest = stream.take(most);
-    // A relay in between may not report that the server has closed the connection, so stop at
+    // A relay between client and server may not report that the server has closed the connection, so stop at
     // Content-Length.
     while missing(&answer) != Some(0) && rest.read_buf(&mut answer).await? > 0 {}
     if rest.limit() == 0 {
@@ -132,7 +133,7 @@ async fn exchange(
         let why = "the connection ended without an answer";
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
     }
-    // The numbers of an incomplete page would be taken for all numbers.
+    // A page that is cut off would be read as a complete page with wrong numbers.
     if missing(&answer).is_some_and(|bytes| bytes > 0) {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended early"));
     }
@@ -189,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_is_whole_is_not_waited_for() {
         let (ours, mut theirs) = tokio::io::duplex(1024);
-        // The connection stays open until the end of the test.
+        // The server keeps the connection open until the end of the test.
         theirs.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nready\n").await.unwrap();
         let reply = ask(ours, "GET", "/ready").await.unwrap();
         assert_eq!((reply.status, &*reply.body), (200, "ready\n"));

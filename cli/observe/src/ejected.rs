@@ -1,4 +1,4 @@
-//! Endpoints that proxies eject now, according to their metrics.
+//! Endpoints that proxies currently eject, according to their metrics.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::metrics::Sample;
 
-/// A gauge of proxies: how many workers eject an endpoint, by edge and reason.
+/// The gauge of proxies that counts how many workers eject an endpoint, by edge and reason.
 const EJECTED: &str = "leno_endpoint_ejected";
 
 /// An endpoint that a client's proxy ejects.
@@ -20,9 +20,9 @@ pub struct EjectedEndpoint {
     pub server_namespace: String,
     /// The endpoint's instance; empty if the mesh does not know it.
     pub server: String,
-    /// The service through which it was called; empty for a workload called by its address.
+    /// The service through which the client called it; empty if the client called the workload by its address.
     pub service: String,
-    /// Why: `unreachable` or `failing`.
+    /// Why it is ejected: `unreachable` or `failing`.
     pub reason: String,
 }
 
@@ -47,7 +47,7 @@ impl EjectedEndpoint {
         })
     }
 
-    /// The endpoint and the reason: `shop/web-0 of web (unreachable)`.
+    /// The endpoint and the reason as text: `shop/web-0 of web (unreachable)`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         let Self { server_namespace, server, service, reason, .. } = self;

@@ -1,10 +1,10 @@
-//! Removes what a terminal would take for commands from text that others wrote.
+//! Makes text from others safe for a terminal by escaping what the terminal would take for commands.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The text with control characters (C0, DEL, C1) and those that change the direction of text written as
-/// escapes, such as `\x1b`; line feeds and tabs stay.
+/// Writes control characters (C0, DEL, C1) and characters that change the direction of text as escapes, such as
+/// `\x1b`. Line feeds and tabs stay.
 #[must_use]
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_escaped) {

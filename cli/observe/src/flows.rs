@@ -1,25 +1,26 @@
-//! The kernel's counts of connections, from the page of metrics of a node's agent or of `leno up`.
+//! Reads the kernel's counts of connections from the metrics page of a node's agent or of `leno up`.
 
 use std::collections::BTreeMap;
 
 use crate::metrics::Sample;
 use crate::stat::NamespacedName;
 
-/// Most pairs of one page; an agent itself has fewer series.
+/// Most pairs that are read from one page; an agent itself has fewer series.
 pub const MAX_PAIRS: usize = 4_096;
-/// Most workloads and reasons of dropped packets of one page.
+/// Most combinations of workload and reason for dropped packets that are read from one page.
 const MAX_DROPS: usize = 1_024;
 /// Longest label, in bytes.
 const MAX_LABEL: usize = 400;
 
-/// The two ends of connections, as one of them counts them.
+/// The two ends of connections, as seen by the end that counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowEnds {
     /// The workload whose sockets were counted.
     pub own: NamespacedName,
-    /// The other end. If it has no namespace, it is no workload but `outside`, `itself` or `control-plane`.
+    /// The other end. If its namespace is empty, it is not a workload; its name is then `outside`, `itself` or
+    /// `control-plane`.
     pub peer: NamespacedName,
-    /// Whether the workload has opened the connections (`client`) or accepted them (`server`).
+    /// Whether the workload opened the connections (`client`) or accepted them (`server`).
     pub role: String,
     /// Whose sockets were counted: `application`, `proxy`, or `wire` if frames were counted.
     pub socket: String,
@@ -32,9 +33,9 @@ pub struct FlowSums {
     pub bytes: [f64; 2],
     /// Segments sent.
     pub segments: f64,
-    /// Segments that were sent again.
+    /// Segments that were retransmitted.
     pub retransmits: f64,
-    /// Connections begun or accepted.
+    /// Connections that were opened or accepted.
     pub opened: f64,
     /// Connections that ended, by the kind of end.
     pub ends: BTreeMap<String, f64>,
@@ -47,11 +48,12 @@ pub struct FlowSums {
 /// The counts on one page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlowCounts {
-    /// By their ends.
+    /// The counts of connections, by their ends.
     pub pairs: BTreeMap<FlowEnds, FlowSums>,
     /// Packets that the kernel dropped, by workload and reason.
     pub drops: BTreeMap<(NamespacedName, String), f64>,
-    /// How much the agent accounts for; `None` if the page does not tell, for example because nothing is counted.
+    /// The agent's level of accounting; `None` if the page does not state it, for example because the agent counts
+    /// nothing.
     pub level: Option<String>,
     /// How many samples were left out because of the limits.
     pub left_out: u64,
@@ -103,15 +105,15 @@ impl FlowCounts {
         self.pairs.entry(ends).or_default().take(sample);
     }
 
-    /// How many rows it has.
+    /// The number of rows: pairs and drops.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.pairs.len() + self.drops.len()
     }
 
-    /// Keeps at most `most` rows: the pairs with the most bytes, and the workloads with the most dropped packets. The
-    /// latter get a quarter of the rows, or what pairs leave. Returns how many rows were removed; they are also counted
-    /// as left out.
+    /// Keeps at most `most` rows: the pairs with the most bytes, and the workloads with the most dropped packets.
+    /// Drops get a quarter of the rows, or more if the pairs need fewer. Returns how many rows were removed; they
+    /// are also counted as left out.
     pub fn keep(&mut self, most: usize) -> usize {
         let before = self.rows();
         let drops = most.saturating_sub(self.pairs.len()).max(most / 4);
@@ -178,7 +180,7 @@ impl FlowSums {
         *sum += sample.value;
     }
 
-    /// Adds all counts of another.
+    /// Adds all counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.join(other, |own, more| own + more);
     }

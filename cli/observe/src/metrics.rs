@@ -59,7 +59,7 @@ fn pair(text: &str) -> Option<(String, String, &str)> {
     None
 }
 
-/// A cumulative histogram: upper bounds and counts.
+/// A cumulative histogram: the count of each bucket by its upper bound.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CumulativeHistogram {
     buckets: BTreeMap<Bound, f64>,

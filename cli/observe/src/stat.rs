@@ -25,9 +25,9 @@ pub use routes::{RouteGrowth, RouteName, RouteReport};
 
 use proxy_counters::EdgeEnds;
 
-/// The name of a client without an identity.
+/// The name that reports use for a client without an identity.
 pub const UNMESHED: &str = "(unmeshed)";
-/// The name of a server that the mesh does not know.
+/// The name that reports use for a server that the mesh does not know.
 const OUTSIDE: &str = "(outside)";
 
 /// One instance of a workload.
@@ -41,9 +41,9 @@ pub struct StatInstance {
     pub name: String,
     /// Whether it has a proxy.
     pub meshed: bool,
-    /// Whether it is ready for traffic, or takes none on purpose.
+    /// Whether it is ready for traffic, or is deliberately without traffic.
     pub ready: bool,
-    /// Where its proxy runs; `None` if it has none, or that is not known.
+    /// Where its proxy runs; `None` if it has no proxy, or if the place is not known.
     pub proxy: Option<ProxyProcess>,
 }
 
@@ -57,24 +57,24 @@ pub struct Scrape {
     at: Instant,
     mesh: String,
     instances: Vec<StatInstance>,
-    /// By namespace and instance.
+    /// The counters of the proxies that answered, by namespace and instance.
     counted: BTreeMap<NamespacedName, ProxyCounters>,
-    /// The identities of workloads that a Prometheus has recorded.
+    /// The identities of workloads that a Prometheus server has recorded.
     recorded: BTreeMap<NamespacedName, String>,
     /// Instances whose proxy did not answer, with the reason.
     silent: BTreeMap<NamespacedName, String>,
-    /// Instances that may have counts from before this scrape that the scrape does not contain. Their counts at their
-    /// first answer are not new.
+    /// Instances that may have counted something before this scrape that the scrape does not contain. When such an
+    /// instance first answers, its counts are not taken for new ones.
     unknown: BTreeSet<NamespacedName>,
 }
 
 /// The difference between two scrapes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StatReport {
-    /// The name of the mesh: of `leno up`, or the cluster's context.
+    /// The name of the mesh that `leno up` runs, or the name of the cluster's context.
     pub mesh: String,
-    /// The time between the two scrapes. The figures of each proxy refer to its own time, from one
-    /// of its answers to the next.
+    /// The time between the two scrapes. The figures of each proxy cover its own window, from one of its answers
+    /// to the next.
     pub window_s: f64,
     /// Every workload, by namespace and name.
     pub workloads: Vec<WorkloadReport>,
@@ -97,13 +97,13 @@ pub struct WorkloadReport {
     pub name: String,
     /// How many instances it has.
     pub instances: usize,
-    /// How many of them are ready for traffic, or take none on purpose.
+    /// How many of its instances are ready for traffic, or are deliberately without traffic.
     pub ready: usize,
     /// Whether it has proxies.
     pub meshed: bool,
-    /// Where its proxies run. Empty if that is not known, for example for a time in the past.
+    /// Where its proxies run. Empty if the places are not known, for example for a time in the past.
     pub proxies: Vec<ProcessReport>,
-    /// The requests it answered.
+    /// The signals of the requests that it answered.
     #[serde(flatten)]
     pub signals: GoldenSignals,
 }
@@ -113,17 +113,17 @@ pub struct WorkloadReport {
 pub struct EdgeReport {
     /// The client's namespace.
     pub client_namespace: String,
-    /// The client.
+    /// The client's workload.
     pub client: String,
     /// The server's namespace.
     pub server_namespace: String,
-    /// The server.
+    /// The server's workload.
     pub server: String,
-    /// The identity that the client proves if connections use mTLS.
+    /// The identity that the client proves; `None` unless its connections use mTLS.
     pub client_identity: Option<String>,
-    /// The identity that the server proves if connections use mTLS.
+    /// The identity that the server proves; `None` unless its connections use mTLS.
     pub server_identity: Option<String>,
-    /// The requests between them.
+    /// The signals of the requests between them.
     #[serde(flatten)]
     pub signals: GoldenSignals,
 }
@@ -131,13 +131,13 @@ pub struct EdgeReport {
 /// The golden signals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GoldenSignals {
-    /// Requests: how many the rates, shares and times are computed from.
+    /// The number of requests from which the rates, shares and times are computed.
     pub requests: u64,
-    /// The share of the answered requests that did not fail, 0 to 1; `None` if none was answered.
+    /// The share of answered requests that did not fail, from 0 to 1; `None` if no request was answered.
     pub success_rate: Option<f64>,
     /// Requests per second.
     pub requests_per_s: f64,
-    /// The share of requests that the client abandoned before there was a response.
+    /// The share of requests that the client abandoned before a response began.
     pub given_up: f64,
     /// The share of requests that an authorization policy denied.
     pub denied: f64,
@@ -145,7 +145,7 @@ pub struct GoldenSignals {
     pub retries_per_s: f64,
     /// Time from a request's head to the end of its response.
     pub latency_ms: LatencyQuantiles,
-    /// Opaque connections open at the end of the window.
+    /// Opaque connections that are open at the end of the window.
     pub tcp_open: f64,
     /// Opaque connections opened per second.
     pub tcp_opened_per_s: f64,
@@ -160,20 +160,22 @@ pub struct GoldenSignals {
 /// Quantiles in milliseconds; `None` without requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyQuantiles {
-    /// Median.
+    /// The median.
     pub p50: Option<f64>,
-    /// 95 %.
+    /// The 95th percentile.
     pub p95: Option<f64>,
-    /// 99 %.
+    /// The 99th percentile.
     pub p99: Option<f64>,
 }
 
-/// The fewest requests with which a percentile says more than the slowest request does: one of them is above it.
+/// The smallest number of requests for which the percentile differs from the slowest request: at least one request
+/// is above it.
 const FEWEST_FOR_P95: u64 = 20;
 const FEWEST_FOR_P99: u64 = 100;
 
 impl GoldenSignals {
-    /// The percentiles that there are enough requests for. Without these, a p99 is the slowest request by another name.
+    /// The percentiles for which there are enough requests. With fewer requests, the p99 would just be the slowest
+    /// request.
     #[must_use]
     pub fn reliable_latency_ms(&self) -> LatencyQuantiles {
         let LatencyQuantiles { p50, p95, p99 } = self.latency_ms;
@@ -193,13 +195,13 @@ struct Total {
     tcp_opened_per_s: f64,
     tcp_bytes_per_s: f64,
     retries_per_s: f64,
-    /// Whether there was traffic or an attempt at it.
+    /// Whether there was traffic, or an attempt to send some.
     any: bool,
     encrypted: bool,
     plain: bool,
 }
 
-/// Client, server, and whether the traffic used mTLS.
+/// The client, the server, and whether the traffic used mTLS.
 type EdgeKey = (NamespacedName, NamespacedName, bool);
 
 /// What one proxy has counted between two ends since the previous query.
@@ -210,7 +212,7 @@ struct Increase<'a> {
 }
 
 impl Scrape {
-    /// The answers to queries at the time `at`. A proxy that did not answer is recorded as silent.
+    /// A scrape of the answers that arrived at the time `at`. A proxy that did not answer is recorded as silent.
     #[must_use]
     pub fn new(mesh: &str, at: Instant, answers: Vec<(StatInstance, ScrapeResult)>) -> Self {
         let (mut instances, mut counted, mut silent) =
@@ -231,14 +233,14 @@ impl Scrape {
         Self { at, mesh: mesh.to_owned(), instances, counted, recorded, silent, unknown }
     }
 
-    /// An empty scrape for the start of a mesh, when nothing has been counted yet.
+    /// An empty scrape, for the start of a mesh, when nothing has been counted yet.
     #[must_use]
     pub fn beginning(mesh: &str, at: Instant) -> Self {
         Self::new(mesh, at, Vec::new())
     }
 
-    /// The report on what all proxies of a mesh have counted in a window of time, from the records of a Prometheus
-    /// (`crate::prometheus`). `instances` tells which workloads exist.
+    /// The report on everything that all proxies of a mesh counted in a window of time, from the records of a
+    /// Prometheus server (`crate::prometheus`). `instances` lists the workloads that exist.
     #[must_use]
     pub fn recorded(
         mesh: &str,
@@ -246,21 +248,22 @@ impl Scrape {
         samples: &[Sample],
         window: Duration,
     ) -> StatReport {
-        // Only the difference of the times is used, and the machine may have started within the window.
+        // Only the difference between the two times is used. They must not lie before the start of the machine,
+        // which may be within the window.
         let begin = Instant::now();
         let end = begin + window;
         let mut now = Self::new(mesh, end, Vec::new());
         now.counted.insert(NamespacedName::default(), ProxyCounters::of_samples(samples, end));
         let mut identities: Vec<&Sample> =
             samples.iter().filter(|one| one.name == IDENTITY).collect();
-        // Sorted by their values, which are times: the map keeps the last one of each workload.
+        // The values are times. After sorting by them, the map keeps the newest identity of each workload.
         identities.sort_by(|a, b| a.value.total_cmp(&b.value));
         now.recorded = identities.into_iter().filter_map(recorded_identity).collect();
         now.instances = instances;
         now.since(&Self::beginning(mesh, begin))
     }
 
-    /// Why the proxy of an instance did not answer; `None` if it did, or was not queried.
+    /// Why the proxy of an instance did not answer; `None` if it answered or was not queried.
     #[must_use]
     pub fn silence(&self, instance: &StatInstance) -> Option<&str> {
         let name = (instance.namespace.clone(), instance.name.clone());
@@ -279,14 +282,14 @@ impl Scrape {
         report(self, before)
     }
 
-    /// The increase of each proxy's counters since `before`. A proxy that existed but did not
-    /// answer then is left out. All counts of a proxy that did not exist then are new.
+    /// The increase of each proxy's counters since `before`. A proxy that existed at `before` but did not answer
+    /// then is left out. If a proxy did not exist then, all its counts are new.
     fn increases<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Increase<'a>> {
         let increases = self.increases_of(before, |one: &ProxyCounters| &one.edges);
         increases.map(|(ends, sum, seconds)| Increase { ends, sum, seconds })
     }
 
-    /// As `increases`, for counters by other keys. Also returns the seconds in which each has grown.
+    /// Like `increases`, but for counters with any key. Also returns the seconds in which each counter has grown.
     fn increases_of<'a, K: Ord + 'a>(
         &'a self,
         before: &'a Self,
@@ -319,7 +322,7 @@ impl Scrape {
 }
 
 impl StatReport {
-    /// Reduces the report to one namespace: its workloads, and edges that begin or end there.
+    /// Reduces the report to one namespace: its workloads, and the edges that begin or end there.
     #[must_use]
     pub fn of_namespace(mut self, namespace: &str) -> Self {
         self.workloads.retain(|one| one.namespace == namespace);
@@ -336,7 +339,7 @@ impl StatReport {
     }
 }
 
-/// The increases of servers, and of edges between clients and servers.
+/// The increases of the counts of servers, and of edges between clients and servers.
 struct GrownCounts {
     servers: BTreeMap<NamespacedName, Total>,
     edges: BTreeMap<EdgeKey, Total>,
@@ -365,7 +368,7 @@ fn grown(now: &Scrape, before: &Scrape) -> GrownCounts {
             edges.entry(key).or_default().add(&increase);
         }
     }
-    // Plaintext between two meshed workloads was already counted on the client's side.
+    // The client's side has already counted plaintext between two meshed workloads.
     for (server, total) in unmeshed {
         let known = edges
             .iter()
@@ -379,8 +382,8 @@ fn grown(now: &Scrape, before: &Scrape) -> GrownCounts {
     GrownCounts { servers, edges }
 }
 
-/// Adds attempts that reached no server to the edge between the same workloads that reached it. Attempts have no
-/// encryption of their own, and proxies count them as plaintext.
+/// Adds attempts that reached no server to the edge between the same workloads on which requests reached the
+/// server. An attempt is neither encrypted nor plain, and proxies count it as plaintext.
 fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
     let nowhere = |total: &Total| total.any && !total.plain;
     let attempts: Vec<EdgeKey> = edges
@@ -397,7 +400,7 @@ fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
     }
 }
 
-/// The workload and identity in a sample of the metric of identities. Samples of older proxies do not name the
+/// The workload and identity in a sample of the identity metric. Samples of older proxies do not name the
 /// workload.
 fn recorded_identity(sample: &Sample) -> Option<(NamespacedName, String)> {
     let label = |name: &str| sample.labels.get(name).cloned();
@@ -410,7 +413,7 @@ fn report(now: &Scrape, before: &Scrape) -> StatReport {
     let edge = |((client, server, _), total): (EdgeKey, Total)| {
         (total.any || !total.sum.causes.is_empty()).then(|| {
             let signals = total.signals();
-            // A peer proves nothing over plaintext.
+            // Over plaintext, a peer does not prove its identity.
             let proven =
                 |name| identities.get(name).filter(|_| signals.mtls == Some(true)).cloned();
             EdgeReport {
@@ -467,7 +470,7 @@ fn workloads(
     found.into_values().collect()
 }
 
-/// The workload of each instance.
+/// The name of each instance's workload.
 struct Names<'a>(BTreeMap<(&'a str, &'a str), &'a str>);
 
 impl<'a> Names<'a> {
@@ -485,7 +488,7 @@ impl<'a> Names<'a> {
 impl Total {
     fn add(&mut self, Increase { ends, sum, seconds }: &Increase<'_>) {
         self.count(sum, *seconds);
-        // Counts of an edge with mTLS belong to a connection that was encrypted or should have been.
+        // An edge marked as mTLS counts connections that were encrypted or should have been.
         self.encrypted |= ends.encrypted && !sum.is_empty();
         self.plain |= !ends.encrypted && sum.passed();
     }

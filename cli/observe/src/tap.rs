@@ -1,4 +1,5 @@
-//! Joins the records of taps into requests: the proxies of the client and of the server each record one half.
+//! Joins the records of taps into requests: the proxy of the client and the proxy of the server each record one
+//! half.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,21 +8,21 @@ use leno_tap::TappedRequest;
 
 /// How long a half waits for the other one.
 const WAIT: Duration = Duration::from_millis(1500);
-/// Most halves that wait. Further ones are returned without their other half.
+/// Most halves that wait. Beyond this number, a half is returned without its other half.
 const MAX_WAITING: usize = 8192;
 
 /// Joins the requests of several proxies.
 #[derive(Debug, Default)]
 pub struct Joiner {
-    /// By mark: the client's half that waits, or the server's half. The latter may arrive first, and may come from a
-    /// proxy that was tapped only for the sake of others.
+    /// The halves that wait, by mark: the client's, and the server's. The server's half may arrive first, and may
+    /// come from a proxy that is tapped only to complete the records of others.
     clients: HashMap<Box<str>, (Instant, TappedRequest)>,
     servers: HashMap<Box<str>, (Instant, TappedRequest, bool)>,
 }
 
 impl Joiner {
-    /// Takes a record of a proxy. Records with `is_target` are returned; others only complete them. Returns the
-    /// requests that are complete.
+    /// Adds a record of a proxy. A request is returned only if one of its halves has `is_target`; other halves
+    /// only complete it. Returns the requests that are complete.
     pub fn push(
         &mut self,
         requests: Vec<TappedRequest>,
@@ -72,7 +73,7 @@ impl Joiner {
     }
 }
 
-/// A half without its other half.
+/// Turns a half into a request without its other half.
 fn alone(half: TappedRequest) -> TappedRequest {
     TappedRequest { mark: None, ..half }
 }

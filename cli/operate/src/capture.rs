@@ -1,4 +1,4 @@
-//! The captures that the agents of nodes report.
+//! Queries what the agents of nodes report about the capture of pods' traffic.
 
 use k8s_openapi::api::core::v1::Pod;
 use leno_kube::api::ListParams;
@@ -18,7 +18,7 @@ use crate::{AGENTS, Error};
 pub struct PodCapture {
     /// The pod's state in Kubernetes.
     pub seen: ProxyPod,
-    /// The report of its node's agent: the page `/captures`, for that pod only.
+    /// The report of its node's agent: its part of the page `/captures`.
     pub agent: Result<Value, Error>,
     /// What its proxy reports at `/config`.
     pub proxy: Result<ProxyReport, Error>,
@@ -33,12 +33,12 @@ pub struct ProxyReport {
     pub mtls: Option<String>,
 }
 
-/// Queries the capture of a pod, which is named as for [`diagnose`](crate::diagnose). `system` is
-/// the namespace of the agents.
+/// Queries the state of the capture of a pod, which is named as for [`diagnose`](crate::diagnose). `system` is the
+/// namespace of the agents.
 ///
 /// # Errors
-/// The pod does not exist, has no proxy, uses its node's network, is on no node, or the user may
-/// not get it. If its agent or its proxy does not answer, the result contains that error.
+/// The pod does not exist, has no proxy, uses its node's network, is on no node, or the user may not get it. If
+/// its agent or its proxy does not answer, the result contains that error.
 pub async fn pod_capture(
     client: &Client,
     system: &str,
@@ -75,16 +75,16 @@ pub async fn pod_capture(
 /// The report of a node's agent on all pods of the node that have a proxy: its page `/captures`.
 ///
 /// # Errors
-/// The node has no agent, the user may not query it, or it does not answer.
+/// The node has no agent, the user may not query the agent, or the agent does not answer.
 pub async fn node_captures(client: &Client, system: &str, node: &str) -> Result<Value, Error> {
     node_page(client, system, node, "/captures").await
 }
 
-/// Fetches a page of a node's agent. The agent answers only its own node, so this works like `kubectl port-forward` and
-/// needs the same right.
+/// Fetches a page of a node's agent. The agent answers only its own node, so this goes through the API server like
+/// `kubectl port-forward`, and needs the same right.
 ///
 /// # Errors
-/// The node has no agent, the user may not query it, or it does not answer.
+/// The node has no agent, the user may not query the agent, or the agent does not answer.
 pub async fn node_page(
     client: &Client,
     system: &str,
@@ -103,7 +103,7 @@ pub async fn node_page(
     }
 }
 
-/// The agent's pod on a node. While it is being replaced, the ready one.
+/// The agent's pod on a node. While the pod is being replaced, the one that is ready.
 async fn agent(client: &Client, system: &str, node: &str) -> Result<PodName, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), system);
     let which = ListParams::default().labels(AGENTS).fields(&format!("spec.nodeName={node}"));

@@ -1,4 +1,4 @@
-//! Checks whether a cluster can have an installation, and whether its installation is healthy.
+//! Checks whether Leno can be installed in a cluster, and whether its installation there is healthy.
 
 use std::collections::BTreeSet;
 
@@ -21,9 +21,10 @@ use crate::{Error, installed, lacking};
 mod platform;
 mod replicas;
 
-/// Oldest Kubernetes version, `1.<this>`: since then it has v1 of the APIs that the mesh uses.
+/// The minor number of the oldest supported version of Kubernetes. Since that version, Kubernetes has v1 of the
+/// APIs that the mesh uses.
 const OLDEST_MINOR: u32 = 26;
-/// Oldest Kubernetes version that enables native sidecars by default (KEP-753).
+/// The minor number of the oldest version of Kubernetes that enables native sidecars by default (KEP-753).
 const NATIVE_SIDECARS: u32 = 29;
 /// The rights that an installation needs: verb, group, resource.
 const RIGHTS: [Right; 12] = [
@@ -157,8 +158,8 @@ fn unless_forbidden(check: Check, found: Result<CheckResult, Error>) -> Result<C
     }
 }
 
-/// Whether a removal was started but not finished, so that traffic is not encrypted. Also returns
-/// the step, if it is known.
+/// Whether a removal was started but not finished, so that traffic is not encrypted. Also returns the step of the
+/// removal, if it is known.
 async fn removal(
     client: &Client,
     namespace: &str,
@@ -170,7 +171,7 @@ async fn removal(
             return Ok((Removal::None, Some(unknown)));
         }
     };
-    // Any text counts: a step that this version does not know is a removal, too.
+    // Any text means a removal, even a step that this version does not know.
     let Some(said) = notes.get(REMOVAL_ANNOTATION) else { return Ok((Removal::None, None)) };
     let step = match said.parse() {
         Ok(Removal::None) => return Ok((Removal::None, None)),
@@ -220,7 +221,7 @@ async fn pods(client: &Client, step: Removal) -> Option<CheckResult> {
     let gap = captures.gap();
     Some(match (captures.lack(step), gap) {
         (Some(lack), gap) => {
-            // Not a defect while the mesh is being removed.
+            // Unencrypted pods are no defect while the mesh is being removed.
             let level = if step >= Removal::Plaintext { Level::Warning } else { Level::Bad };
             let parts: Vec<String> = [lack].into_iter().chain(gap).collect();
             captured_pods().result(level, parts.join("; "))
@@ -248,8 +249,8 @@ async fn version(client: &Client) -> Result<CheckResult, Error> {
     })
 }
 
-/// Whether the API server has the certificate authority of the control plane's webhook. Without it,
-/// no pod is created in namespaces whose pods get a proxy.
+/// Whether the API server has the certificate authority that signs the certificate of the control plane's webhook.
+/// Without it, no pod can be created in namespaces whose pods get a proxy.
 ///
 /// # Errors
 /// The API server does not answer.
@@ -275,8 +276,8 @@ async fn gateway_api(client: &Client) -> Result<CheckResult, Error> {
     Ok(of_routes(&served))
 }
 
-/// Whether every kind of route is served in a version that the control plane reads. `served` contains the `apiVersion`
-/// and the kind of everything that the API server serves.
+/// Whether every kind of route is served in a version that the control plane reads. `served` contains the
+/// `apiVersion` and kind of everything that the API server serves.
 fn of_routes(served: &[(&str, String)]) -> CheckResult {
     let is_served = |route: &Kind| {
         let read = route.api_versions();
@@ -312,7 +313,7 @@ async fn controller(client: &Client, namespace: &str) -> Result<CheckResult, Err
     )))
 }
 
-/// Whether the observer is ready; `None` if there is none. Traffic does not depend on it.
+/// Whether the observer is ready; `None` if it is not installed. Traffic does not depend on it.
 async fn observer(client: &Client, namespace: &str) -> Result<Option<CheckResult>, Error> {
     let all: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
     let found = all.get_opt("leno-observer").await.map_err(Error::api("get the observer"))?;
@@ -335,7 +336,8 @@ async fn supervisors(client: &Client, namespace: &str) -> Result<CheckResult, Er
     on_every_node(client, namespace, of).await
 }
 
-/// Whether a DaemonSet has a ready pod on each of its nodes. `lack` tells what does not work on a node without one.
+/// Whether a DaemonSet has a ready pod on each of its nodes. `lack` states what does not work on a node without
+/// such a pod.
 async fn on_every_node(
     client: &Client,
     namespace: &str,
@@ -372,7 +374,7 @@ mod tests {
         assert_eq!(finding.level, Level::Warning, "{finding:?}");
         assert_eq!(finding.text, "the API server does not serve TLSRoute, TCPRoute");
 
-        // Only versions that the control plane reads are sufficient.
+        // A version that the control plane does not read is not enough.
         let alpha = "gateway.networking.k8s.io/v1alpha2";
         let more = served(&[(alpha, "TLSRoute"), (alpha, "TCPRoute")]);
         let all: Vec<_> = standard.into_iter().chain(more).collect();

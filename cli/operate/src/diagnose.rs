@@ -28,11 +28,11 @@ pub struct ProxyPod {
     pub phase: String,
     /// The image of its proxy's container; empty in node mode.
     pub image: String,
-    /// How often its proxy was restarted.
+    /// How many times its proxy was restarted.
     pub restarts: i32,
-    /// Why the proxy is not running, if it is not.
+    /// Why the proxy does not run; `None` if it runs.
     pub waiting: Option<String>,
-    /// The capture mode that it requests.
+    /// The capture mode that the pod requests.
     pub capture: String,
 }
 
@@ -41,11 +41,11 @@ pub struct ProxyPod {
 pub struct Diagnosis {
     /// The state in Kubernetes.
     pub seen: ProxyPod,
-    /// The proxy's `/ready`.
+    /// The response of the proxy's `/ready`.
     pub ready: Result<AdminReply, Error>,
-    /// The proxy's `/config`.
+    /// The response of the proxy's `/config`.
     pub config: Result<AdminReply, Error>,
-    /// The proxy's `/metrics`.
+    /// The response of the proxy's `/metrics`.
     pub metrics: Result<AdminReply, Error>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) async fn find(client: &Client, namespace: &str, wanted: &str) -> Resu
     }
     let mut pods = all(client, Some(namespace)).await?;
     let modes = NamespaceModes::permitted(client, Some(namespace)).await?;
-    // Prefer the pod whose proxy is most likely to answer.
+    // Prefers the pod whose proxy is most likely to answer.
     let ends = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
     pods.sort_by_key(|pod| {
         (!modes.has_proxy(pod), phase(pod) != "Running", ends(pod), !is_ready(pod))
@@ -107,7 +107,7 @@ pub(crate) async fn find(client: &Client, namespace: &str, wanted: &str) -> Resu
     })
 }
 
-/// Whether a word is a kind's name, or its plural.
+/// Whether a word is the name of a kind, or its plural.
 fn long(word: &str, kind: &str) -> bool {
     let kind = kind.to_ascii_lowercase();
     word == kind || word.strip_suffix('s') == Some(&kind)

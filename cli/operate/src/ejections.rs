@@ -1,4 +1,4 @@
-//! The endpoints that the proxies of some pods eject.
+//! Queries which endpoints the proxies of some pods eject.
 
 use leno_kube::Client;
 use leno_observe::admin::AdminReply;
@@ -7,16 +7,16 @@ use leno_observe::metrics;
 
 use crate::pod_admin::{PodAdminClient, PodName};
 
-/// Most proxies that are queried: four rounds of those that are queried at the same time. The proxies of one
-/// workload call the same endpoints, so that more of them add little.
+/// Most proxies that are queried: four times as many as are queried at once. The proxies of one workload call the
+/// same endpoints, so more of them would add little.
 const MAX_PROXIES: usize = 64;
 
-/// What the proxies of a client eject.
+/// The endpoints that the proxies of a client eject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ejections {
     /// The endpoints that they eject now.
     pub ejected: Vec<EjectedEndpoint>,
-    /// What is unknown, in words.
+    /// What could not be found out, in words.
     pub gaps: Vec<String>,
 }
 

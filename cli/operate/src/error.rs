@@ -8,7 +8,7 @@ pub enum Error {
         "no cluster is named: give --kubeconfig FILE, or set KUBECONFIG (there is no ~/.kube/config)"
     )]
     NoCluster,
-    /// The cluster cannot be reached.
+    /// Connecting to the cluster failed.
     #[error(transparent)]
     Connect(#[from] leno_kube::ConnectError),
     /// The API server rejects the user's credentials.
@@ -71,7 +71,7 @@ pub enum Error {
          kubectl apply --server-side -f -; or name Leno's namespace with --system-namespace"
     )]
     NoObserver(String),
-    /// The observer refuses the request; the text is its own.
+    /// The observer refused the request; the text is the observer's.
     #[error("the observer of the mesh: {0}")]
     Observer(String),
     /// There are more proxies than one command can query.
@@ -95,7 +95,7 @@ pub enum Error {
          | kubectl apply --server-side -f -"
     )]
     Installed(String),
-    /// Another removal runs at the same time; the text says what it does.
+    /// Another removal runs at the same time; the text says what the other removal does.
     #[error(
         "another leno uninstall {0}, and this one ends: the one that began last goes on. If that one has failed, \
          repeat leno uninstall"
@@ -119,7 +119,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Converts an error of the Kubernetes client during the operation `what`.
+    /// Turns an error of the Kubernetes client, during the operation `what`, into an [`Error`].
     pub fn api(what: impl Into<String>) -> impl FnOnce(leno_kube::Error) -> Self {
         let what = what.into();
         move |error| match error {

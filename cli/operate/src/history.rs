@@ -29,7 +29,7 @@ pub struct ClusterHistory {
 }
 
 impl ClusterHistory {
-    /// For the observer in the namespace `system`. Sends no request yet.
+    /// A client of the observer in the namespace `system`. Sends no request yet.
     ///
     /// # Errors
     /// No cluster is selected, or its configuration cannot be used.
@@ -39,10 +39,10 @@ impl ClusterHistory {
         Ok(Self { target, client, pod, token: Mutex::default() })
     }
 
-    /// Requests a path of the observer's interface, including the query.
+    /// Requests a path, including its query, of the observer's HTTP interface.
     ///
     /// # Errors
-    /// If there is no observer, it does not answer, or the user may not reach it.
+    /// There is no observer, it does not answer, or the user may not reach it.
     pub async fn ask(&self, path: &str) -> Result<AdminReply, Error> {
         let reach = PodAdminClient::new(self.client.clone()).with_token(self.token().await?);
         match reach.get_from(&self.pod, PORT, path).await {
@@ -65,8 +65,8 @@ impl ClusterHistory {
         namespaces::check(&self.client, namespace).await
     }
 
-    /// The user's own token. A user with a certificate instead gets a token of the observer's service account, with
-    /// which the observer shows everything that it can see itself.
+    /// The user's own token. If the user has a certificate instead of a token, a token of the observer's service
+    /// account is created; with that, the observer shows everything that it can see itself.
     async fn token(&self) -> Result<String, Error> {
         let mut kept = self.token.lock().await;
         if let Some((token, since)) = &*kept
@@ -105,12 +105,12 @@ impl ClusterHistory {
         Ok(made.status.and_then(|status| status.token).unwrap_or_default())
     }
 
-    /// The error if the observer was not reached. If it does not exist, the error says so.
+    /// The error for an observer that was not reached. If there is no observer, the error says so.
     async fn why(&self, error: Error) -> Error {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.pod.namespace);
         match pods.get_opt(&self.pod.name).await {
             Ok(None) => Error::NoObserver(self.pod.namespace.clone()),
-            // The first error tells what was tried.
+            // The first error describes what failed.
             Ok(Some(_)) | Err(_) => error,
         }
     }

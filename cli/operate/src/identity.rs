@@ -1,4 +1,5 @@
-//! The authority of a cluster's mesh: the reports of its replicas, and requests to it.
+//! Queries the certificate authority of a cluster's mesh through the reports of its replicas, and sends requests
+//! to it.
 
 use leno_identity::OperatorRequest;
 use leno_identity::report::IdentityReport;
@@ -11,14 +12,14 @@ use crate::pods::running;
 use crate::removal::CONTROLLER;
 use crate::{Error, objects};
 
-/// The field manager of requests.
+/// The field manager of the requests.
 const FIELD_MANAGER: &str = "leno";
 
-/// The reports of the control plane's replicas, merged into one. Each replica knows its own proxies, and the leader
-/// knows what a rotation waits for.
+/// The reports of the control plane's replicas, merged into one. Each replica knows only its own proxies, and only
+/// the leader knows what a rotation waits for.
 ///
 /// # Errors
-/// If no replica runs, or one does not answer.
+/// No replica runs, or one of them does not answer.
 pub async fn report(client: &Client, namespace: &str) -> Result<IdentityReport, Error> {
     let running = running(client, Some(namespace)).await?;
     let replicas = running.into_iter().filter(|pod| pod.ready && pod.owner.name == CONTROLLER);
@@ -47,8 +48,8 @@ async fn of_replica(reach: &PodAdminClient, pod: &PodName) -> Result<IdentityRep
     serde_json::from_str(&reply.body).map_err(|error| said(error.to_string()))
 }
 
-/// Merges two reports. The one whose phase began later tells what the authority signs with, because a replica needs a
-/// moment to notice a change.
+/// Merges two reports. The current signer is taken from the report whose phase began later, because a replica
+/// notices a change only after a moment.
 fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
     let (mut whole, rest) =
         if one.since_unix_s >= other.since_unix_s { (one, other) } else { (other, one) };
@@ -58,10 +59,10 @@ fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
     whole
 }
 
-/// Sends a request to the authority. The leader handles it.
+/// Writes a request to the authority. The leader of the replicas handles it.
 ///
 /// # Errors
-/// If the API server refuses it.
+/// The API server refuses the request.
 pub async fn ask(client: &Client, namespace: &str, request: &OperatorRequest) -> Result<(), Error> {
     let json = serde_json::to_string(request).expect("two texts are always JSON");
     let map = json!({

@@ -81,8 +81,8 @@ impl ClusterTarget {
         self.pinned().context.unwrap_or_else(|| "cluster".to_owned())
     }
 
-    /// The same target with its context named explicitly, so that it stays the same if the
-    /// kubeconfig's current context changes. Unchanged if no kubeconfig can be read.
+    /// The same target with its context named explicitly, so that the target stays the same when the current
+    /// context of the kubeconfig changes. If no kubeconfig can be read, the target is unchanged.
     #[must_use]
     pub fn pinned(&self) -> Self {
         let current = || leno_kube::current_context(self.kubeconfig.as_deref());
@@ -101,7 +101,7 @@ impl ClusterTarget {
     }
 }
 
-/// Those of these rights, in the whole cluster, that the user lacks, in words.
+/// The rights among `rights` that the user does not have in the whole cluster, in words.
 ///
 /// # Errors
 /// The API server does not answer.
@@ -109,7 +109,7 @@ pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, E
     unmet(client, rights.iter().map(RequiredRight::from).collect()).await
 }
 
-/// Those of these actions that the user may not do, in words, in the same order.
+/// The actions among `needs` that the user may not do, in words, in the same order.
 async fn unmet(client: &Client, needs: Vec<RequiredRight>) -> Result<Vec<String>, Error> {
     leno_kube::unmet(client, needs).await.map_err(Error::api("ask what is allowed"))
 }
@@ -136,10 +136,10 @@ pub struct InstalledMesh {
 }
 
 impl InstalledMesh {
-    /// Its values.
+    /// The values of the installation.
     ///
     /// # Errors
-    /// This version does not have one of the values.
+    /// This version does not know one of the values.
     pub fn told(&self) -> Result<Values, Error> {
         let name = format!("what {} was told", self.version);
         Ok(Values::load(&[(name, self.values.clone())], &[])?)

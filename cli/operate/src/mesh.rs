@@ -1,4 +1,4 @@
-//! The objects and settings of a cluster's mesh, for explanations and analysis.
+//! Reads the objects and settings of a cluster's mesh, for explanations and analysis.
 
 use leno_charts::{Egress, Mtls};
 use leno_index::{MeshSettings, ObjectWriters};
@@ -16,16 +16,16 @@ pub struct ClusterObjects {
     pub read: SourceObjects,
     /// The settings of the control plane.
     pub settings: MeshSettings,
-    /// What is unknown, in words.
+    /// What could not be found out, in words.
     pub gaps: Vec<String>,
 }
 
 /// The extent of the objects to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectExtent {
-    /// All.
+    /// All objects of the cluster.
     Cluster,
-    /// All of them, or, without the right to that, those of this namespace.
+    /// All objects of the cluster or, if the user may not read them, those of this namespace.
     AtLeast(String),
 }
 
@@ -63,7 +63,7 @@ impl ClusterObjects {
         Ok(Self { read, settings, gaps })
     }
 
-    /// Adds what is in effect in place of objects that cannot be read, and returns a line on each of these.
+    /// Fills in what applies where objects cannot be read, and returns one line on each kind of such objects.
     pub fn replace_unread(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for UnreadObject { key, reason, in_its_place } in std::mem::take(&mut self.read.unread) {
@@ -110,7 +110,7 @@ fn unread(ReadError { kind, source }: ReadError) -> Error {
     Error::api(format!("list objects of kind {kind}"))(source)
 }
 
-/// The assumed settings of a control plane whose settings are unknown.
+/// The settings that are assumed for a control plane whose settings are unknown.
 fn assumed() -> MeshSettings {
     MeshSettings { writers: ObjectWriters::Tenants, ..MeshSettings::default() }
 }

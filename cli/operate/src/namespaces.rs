@@ -1,5 +1,5 @@
-//! Checks that a namespace exists, so that a mistyped name is not taken for an empty namespace; and
-//! reads what namespaces set for their pods.
+//! Checks that a namespace exists, so that a mistyped name is not taken for an empty namespace. Also reads what
+//! namespaces set for their pods.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +15,20 @@ use leno_types::nearest;
 use crate::Error;
 use crate::objects::paged;
 
-/// How many namespaces are compared with a mistyped name at most.
+/// Most namespaces with which a mistyped name is compared.
 const KNOWN: u32 = 500;
 
-/// Checks that a namespace exists. Succeeds if the user lacks the right to know.
+/// Checks that a namespace exists. Succeeds if the user may not find out.
 ///
 /// # Errors
-/// [`Error::NoNamespace`] if it does not; another error if the API server does not answer.
+/// [`Error::NoNamespace`] if it does not exist; another error if the API server does not answer.
 pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
     let all: Api<Namespace> = Api::all(client.clone());
     let found = all.get_opt(wanted).await.map_err(Error::api(format!("get Namespace {wanted}")));
     match found {
         Ok(Some(_)) => Ok(()),
         Ok(None) => {
-            // The list only serves a hint, and the right to it may be missing.
+            // The list is used only for a hint, and the user may lack the right to read it.
             let known = all.list_metadata(&ListParams::default().limit(KNOWN)).await;
             let known = known.map(|list| list.items).unwrap_or_default();
             let known: Vec<String> =
@@ -41,7 +41,7 @@ pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
     }
 }
 
-/// Which pods share a process in node mode if neither the pods nor their namespace set it.
+/// The group of pods that share a process in node mode, if neither the pods nor their namespace set one.
 const DEFAULT_SHARE: &str = "service-account";
 
 /// The prefix of the names of Leno's labels and annotations.
@@ -65,15 +65,15 @@ pub async fn namespace_settings(
     Ok(found.map_err(Error::api("list namespaces"))?.into_iter().filter_map(settings).collect())
 }
 
-/// Where the proxies in each namespace run according to the namespace, and which pods share one.
+/// For each namespace, where the proxies of its pods run and which pods share a proxy, as the namespace sets it.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceModes(BTreeMap<String, (NamespaceMode, Option<String>)>);
 
 impl NamespaceModes {
-    /// Reads one namespace, or all.
+    /// Reads one namespace, or all namespaces.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The namespaces cannot be read.
     pub(crate) async fn read(client: &Client, namespace: Option<&str>) -> Result<Self, Error> {
         let all: Api<Namespace> = Api::all(client.clone());
         let found = match namespace {
@@ -97,8 +97,8 @@ impl NamespaceModes {
         Ok(Self(found.into_iter().filter_map(mode).collect()))
     }
 
-    /// As [`read`](Self::read), for a user who may lack the right to read namespaces. Pods are then judged only by
-    /// their own settings.
+    /// Like [`read`](Self::read), for a user who may lack the right to read namespaces. In that case only the
+    /// settings of the pods themselves count.
     ///
     /// # Errors
     /// The API server does not answer.
@@ -109,12 +109,12 @@ impl NamespaceModes {
         }
     }
 
-    /// Whether a pod has a proxy, of its own or of its node.
+    /// Whether a pod has its own proxy or is served by a proxy of its node.
     pub(crate) fn has_proxy(&self, pod: &Pod) -> bool {
         has_proxy(pod, self.of(pod).map(|(mode, _)| *mode).unwrap_or_default())
     }
 
-    /// Where the proxy of a pod should run, if it has one.
+    /// Where the proxy of a pod is meant to run; `None` if the pod has no proxy.
     pub(crate) fn proxy(&self, pod: &Pod) -> Option<ProxyProcess> {
         if is_meshed(pod) {
             return Some(ProxyProcess::sidecar());
@@ -131,7 +131,7 @@ impl NamespaceModes {
     }
 }
 
-/// The error for a missing namespace, with the most similar one of `known` as a hint.
+/// The error for a missing namespace, with the most similar name in `known` as a hint.
 pub(crate) fn none<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Error {
     let hint = match nearest(wanted, known) {
         Some(meant) => format!(": did you mean {meant}?"),

@@ -1,4 +1,4 @@
-//! Objects of any kind, identified as in the chart's documents.
+//! Reads, applies and deletes objects of any kind, identified as in the chart's documents.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// Longest wait until an object is deleted; deleting a namespace's contents takes less.
+/// Longest wait for the deletion of an object. Even deleting a namespace with its contents takes less.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Longest wait until the API server serves a newly defined kind.
 const SERVED: Duration = Duration::from_secs(30);
@@ -26,9 +26,9 @@ const PAGE: u32 = 500;
 /// The identity of an object in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectReference {
-    /// The group of its kind; empty for those of Kubernetes' core.
+    /// The API group of its kind; empty for Kubernetes' core group.
     pub group: String,
-    /// The version of that group.
+    /// The version of that API group.
     pub version: String,
     /// Its kind.
     pub kind: String,
@@ -56,9 +56,9 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Error> {
     Ok(all.into_iter().filter(|one| !one.is_null()).collect())
 }
 
-/// Applies an object like `kubectl apply --server-side --force-conflicts`, with field manager
-/// `who`; returns the stored object. If its kind was defined only just before, waits until the API
-/// server serves the kind.
+/// Applies an object like `kubectl apply --server-side --force-conflicts`, with the field manager `who`; returns
+/// the stored object. If the object's kind was defined only just before, waits until the API server serves the
+/// kind.
 ///
 /// # Errors
 /// The document names no object, or the API server rejects it.
@@ -80,7 +80,7 @@ pub async fn apply(client: &Client, document: &Value, who: &str) -> Result<Value
     }
 }
 
-/// Whether every cluster has this kind, so that waiting for it is pointless.
+/// Whether the kind exists in every cluster, so that waiting for it is pointless.
 fn is_core(named: &ObjectReference) -> bool {
     named.group.is_empty() || !named.group.contains('.') || named.group.ends_with(".k8s.io")
 }
@@ -114,11 +114,10 @@ pub async fn delete(client: &Client, one: &ObjectReference) -> Result<bool, Erro
     remove(client, one, None).await
 }
 
-/// Like [`delete`], but only the object with this UID: an object that was created in its place
-/// stays.
+/// Like [`delete`], but deletes only the object with this UID. An object that was created in its place stays.
 ///
 /// # Errors
-/// As [`delete`].
+/// The errors of [`delete`].
 pub async fn delete_exactly(
     client: &Client,
     one: &ObjectReference,
@@ -157,7 +156,7 @@ async fn remove(client: &Client, one: &ObjectReference, uid: Option<&str>) -> Re
     }
 }
 
-/// One object of a text of YAML documents, decoded.
+/// The first object with this kind and name in a text of YAML documents, decoded.
 pub(crate) fn find<T: DeserializeOwned>(text: &str, kind: &str, name: &str) -> Option<T> {
     let wanted = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
     serde_json::from_value(documents(text).ok()?.into_iter().find(wanted)?).ok()
@@ -178,7 +177,7 @@ fn one(document: &Value) -> Result<ObjectReference, Error> {
 }
 
 impl ObjectReference {
-    /// The API client for objects of its kind and namespace.
+    /// The API client for objects of the same kind and namespace.
     #[must_use]
     pub fn api(&self, client: &Client) -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk(&self.group, &self.version, &self.kind);
@@ -189,7 +188,7 @@ impl ObjectReference {
         }
     }
 
-    /// Its name in messages.
+    /// The name of the object in messages.
     #[must_use]
     pub fn said(&self) -> String {
         match &self.namespace {

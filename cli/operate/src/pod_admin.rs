@@ -14,11 +14,11 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-/// Proxies queried at the same time: each query is a connection to the API server and, through it,
-/// to a kubelet. Sixteen take seconds for a thousand proxies, and are no load for either.
+/// How many proxies are queried at the same time. Each query is a connection to the API server and, through it, to
+/// a kubelet. With sixteen at a time, a thousand proxies take seconds, without much load for either.
 const AT_ONCE: usize = 16;
-/// How long connecting to a pod and its answer may take: an admin server's own bound, and as much
-/// again for the API server and the kubelet.
+/// The time limit for connecting to a pod and for its answer: the admin server's own limit, and as much again for
+/// the API server and the kubelet.
 const BOUND: Duration = ANSWER_BOUND.saturating_mul(2);
 
 /// Sends requests to the admin servers of a cluster's pods. Needs `get` and `create` on
@@ -26,12 +26,12 @@ const BOUND: Duration = ANSWER_BOUND.saturating_mul(2);
 #[derive(Clone)]
 pub struct PodAdminClient {
     client: Client,
-    /// The token for servers that require one.
+    /// The token for servers that require a token.
     token: Option<String>,
 }
 
-/// A port-forward that is aborted when it is dropped. By itself it would wait for the other end,
-/// for minutes if that is silent.
+/// A port-forward that is aborted when dropped. Without this, it would wait for the other end, for minutes if that
+/// does not answer.
 struct ForwardedPort(Portforwarder);
 
 impl Drop for ForwardedPort {
@@ -57,7 +57,7 @@ impl fmt::Display for PodName {
 }
 
 impl PodAdminClient {
-    /// Uses this client. Sends no request yet.
+    /// A client of the pods that uses this client of the API server. Sends no request yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, token: None }
@@ -77,10 +77,10 @@ impl PodAdminClient {
         self.get_from(pod, ports::ADMIN, path).await
     }
 
-    /// Fetches a page from an admin server on another port than a proxy's.
+    /// Fetches a page from an admin server that listens on another port than a proxy's.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub async fn get_from(
         &self,
         pod: &PodName,
@@ -90,10 +90,10 @@ impl PodAdminClient {
         self.send_to(pod, port, ("GET", path), "").await
     }
 
-    /// Sends a request without a body to a proxy, with a header in place of a token.
+    /// Sends a request without a body to a proxy, with a header instead of a token.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub async fn send_with(
         &self,
         pod: &PodName,

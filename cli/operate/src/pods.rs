@@ -86,8 +86,8 @@ pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     })
 }
 
-/// Reasons for which a container will never start, however long it waits: its image or its
-/// configuration is wrong or missing.
+/// Reasons for which a container will never start, however long one waits: its image or its configuration is wrong
+/// or missing.
 const UNSTARTABLE: [&str; 6] = [
     "ErrImageNeverPull",
     "ErrImagePull",
@@ -97,7 +97,7 @@ const UNSTARTABLE: [&str; 6] = [
     "CreateContainerConfigError",
 ];
 
-/// The container of a pod that cannot start, and why; `None` if all can.
+/// The container of a pod that cannot start, and the reason; `None` if all containers can start.
 pub fn unstartable(pod: &Pod) -> Option<(&ContainerStatus, &ContainerStateWaiting)> {
     statuses(pod).find_map(|one| {
         let waiting = one.state.as_ref()?.waiting.as_ref()?;
@@ -106,7 +106,7 @@ pub fn unstartable(pod: &Pod) -> Option<(&ContainerStatus, &ContainerStateWaitin
     })
 }
 
-/// Whether a container of a pod runs, or has ever run.
+/// Whether a container of a pod runs, or has run before.
 pub(crate) fn has_run(pod: &Pod) -> bool {
     let ran = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
     statuses(pod).any(|one| {

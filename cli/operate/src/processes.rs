@@ -1,4 +1,4 @@
-//! Finds out in which processes of node mode pods run, from the supervisors of their nodes.
+//! Queries the supervisors of nodes for the processes in which pods of node mode run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ use crate::objects::paged;
 use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{self, RunningPod};
 
-/// The pods of the DaemonSet `leno-node`.
+/// The label of the pods of the DaemonSet `leno-node`.
 pub(crate) const SUPERVISORS: &str = "app.kubernetes.io/name=leno-node";
 /// The port of the supervisors' admin servers.
 const PORT: u16 = 15025;
 /// Most supervisors that are queried. A cluster has at most 5,000 nodes.
 const MAX_SUPERVISORS: usize = 5_000;
-/// Supervisors that are queried at once.
+/// How many supervisors are queried at once.
 const AT_ONCE: usize = 16;
 
-/// The processes of those of these pods that run in node mode, if the user may query the supervisors. Pods whose
-/// supervisor does not answer are left out: only their settings are known.
+/// The processes of those among `pods` that run in node mode, if the user may query the supervisors. A pod whose
+/// supervisor does not answer is left out, because only its settings are known.
 pub(crate) async fn of(
     client: &Client,
     system: &str,
@@ -36,7 +36,7 @@ pub(crate) async fn of(
     if nodes.is_empty() {
         return BTreeMap::new();
     }
-    // Only operators of the mesh can create pods in its namespace.
+    // The supervisors are in the mesh's namespace, where only operators of the mesh can create pods.
     let api: Api<Pod> = Api::namespaced(client.clone(), system);
     let parameters = ListParams::default().labels(SUPERVISORS);
     let all = paged(parameters, MAX_SUPERVISORS, async |asked| api.list(asked).await);

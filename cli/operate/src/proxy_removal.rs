@@ -1,16 +1,17 @@
-//! Removes pods with a proxy from the mesh while they serve. Each step is taken only after all proxies have applied the
-//! one before.
+//! Removes pods with a proxy from the mesh while they serve. Each step begins only after all proxies have applied
+//! the step before.
 //!
 //! The command writes the step to an annotation of the control plane's namespace. The control plane
 //! reads it and sends it to the proxies. Each proxy reports in `/config` which step it has applied;
 //! as in all commands, the query uses a port-forward.
 //!
-//! If a user installs the mesh meanwhile, the new webhooks exist, and the control plane cancels the step as soon as it
-//! finds them. The removal checks for both in each round, and before each action that cannot be undone.
+//! If a user installs the mesh meanwhile, that creates new webhooks, and the control plane cancels the step as
+//! soon as it finds them. The removal checks for new webhooks and for a cancelled step in each round, and before
+//! each action that cannot be undone.
 //!
-//! If several removals run at the same time, the one that started last wins; otherwise a killed
-//! removal would block all later ones. Each removal writes an identifier of its run to an
-//! annotation, and stops when it finds another one's.
+//! If several removals run at the same time, the one that started last wins; otherwise a killed removal would
+//! block all later ones. Each removal writes an identifier of its run to an annotation, and stops when it finds
+//! the identifier of another run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -36,8 +37,8 @@ use crate::removal::CONTROLLER;
 
 /// The webhooks that inject proxies into pods; a removal deletes them first.
 pub(crate) const INJECTOR: &str = "leno-injector";
-/// How long proxies have to apply a step. The control plane sends it within a second, and a disconnected proxy
-/// reconnects within a few. [`limit`] adds the time to query all of them.
+/// How long proxies have to apply a step. The control plane sends the step within a second, and a disconnected
+/// proxy reconnects within a few seconds. [`limit`] adds the time to query all proxies.
 const BASE: Duration = Duration::from_secs(30);
 /// Pause between two rounds; each round lists all pods.
 const LOOK: Duration = Duration::from_secs(1);
@@ -45,7 +46,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(3);
 /// Proxies queried at the same time; bounded to limit the load on the API server.
 const AT_ONCE: usize = 32;
-/// How often a step is written before a conflict counts as an error. A conflict means that another
+/// How many times writing a step is tried before a conflict counts as an error. A conflict means that another
 /// client changed the namespace between read and write.
 const TRIES: usize = 5;
 
@@ -61,7 +62,7 @@ pub(crate) struct ProxyRemoval<'a> {
     begun: bool,
     /// The last step that this run has written.
     step: Removal,
-    /// Pods that did not apply a step in time; later steps do not wait for them.
+    /// Pods that did not apply a step in time. Later steps do not wait for these pods.
     untold: BTreeSet<PodName>,
 }
 
@@ -79,8 +80,8 @@ impl<'a> ProxyRemoval<'a> {
         }
     }
 
-    /// Whether there is a control plane that can send steps to proxies. Waits for one that exists
-    /// but is not ready, for example because it is being replaced.
+    /// Whether there is a control plane that can send steps to proxies. Waits for a control plane that exists but
+    /// is not ready, for example because it is being replaced.
     pub(crate) async fn can(&self) -> Result<bool, Error> {
         let begin = Instant::now();
         loop {
@@ -101,9 +102,9 @@ impl<'a> ProxyRemoval<'a> {
         all.get_opt(CONTROLLER).await.map_err(Error::api("get the control plane"))
     }
 
-    /// Makes all pods apply a step; returns those that do not in time. A pod is returned only once.
-    /// After an interrupted removal, an earlier step is skipped: stepping back would make some
-    /// proxies use mTLS again with servers that are no longer captured.
+    /// Makes all pods apply a step; returns those that do not apply it in time. Each pod is returned only once.
+    /// After an interrupted removal, earlier steps are skipped: a step back would make some proxies use mTLS again
+    /// with servers that are no longer captured.
     pub(crate) async fn take(&mut self, step: Removal) -> Result<Vec<PodName>, Error> {
         self.say(step).await?;
         let list = async || {
@@ -117,16 +118,16 @@ impl<'a> ProxyRemoval<'a> {
         Ok(left)
     }
 
-    /// Starts this run without a step, if there is no control plane that could send one.
+    /// Starts this run without a step, for a cluster without a control plane that could send one.
     pub(crate) async fn begin(&mut self) -> Result<(), Error> {
         self.say(Removal::None).await
     }
 
-    /// Checks that the mesh was not installed again, that the control plane has not cancelled the removal, and that no
-    /// other removal has started since.
+    /// Checks that the mesh was not installed again, that the control plane has not cancelled the removal, and
+    /// that no other removal has started since this one did.
     ///
     /// # Errors
-    /// One of these has happened.
+    /// One of the three has happened.
     pub(crate) async fn holds(&self) -> Result<(), Error> {
         if is_injected(self.client).await? {
             let what = format!("MutatingWebhookConfiguration {INJECTOR} is there again");
@@ -142,16 +143,16 @@ impl<'a> ProxyRemoval<'a> {
         Ok(())
     }
 
-    /// Checks that no other removal has started or finished since this one; returns the namespace's
+    /// Checks that no other removal has started or finished since this one started; returns the namespace's
     /// annotations.
     ///
     /// # Errors
-    /// Another removal has.
+    /// Another removal has started or finished.
     pub(crate) async fn is_latest(&self) -> Result<BTreeMap<String, String>, Error> {
         let notes = notes(self.client, self.namespace).await?;
         match notes.get(REMOVAL_RUN_ANNOTATION) {
             Some(run) if *run != self.run => Err(Error::Another("goes on with this removal")),
-            // If the control plane still exists, it has removed the annotations itself to cancel the removal.
+            // If the control plane still exists, it has itself removed the annotations to cancel the removal.
             None if self.controller().await?.is_none() => {
                 Err(Error::Another("has ended this removal"))
             }
@@ -159,7 +160,7 @@ impl<'a> ProxyRemoval<'a> {
         }
     }
 
-    /// Removes the annotations, from a namespace that is kept.
+    /// Removes the annotations from the namespace, if the namespace is kept.
     pub(crate) async fn unsay(&self) -> Result<(), Error> {
         let nothing = json!({REMOVAL_ANNOTATION: null, REMOVAL_RUN_ANNOTATION: null});
         let patch = json!({"metadata": {"annotations": nothing}});
@@ -168,11 +169,11 @@ impl<'a> ProxyRemoval<'a> {
         done.map(drop).map_err(Error::api(format!("annotate Namespace {}", self.namespace)))
     }
 
-    /// How many pods with a proxy each namespace has.
+    /// The number of pods with a proxy in each namespace.
     pub(crate) async fn left(&self) -> Result<BTreeMap<String, usize>, Error> {
         let mut left = BTreeMap::new();
         let pods = all(self.client, None).await?;
-        // Pods in node mode have no proxy any more once that of their node is gone.
+        // Pods in node mode have no proxy any more once the proxy of their node is gone.
         let keeps = |pod: &&Pod| phase(pod) == "Running" && has_own_network(pod) && is_meshed(pod);
         for pod in pods.iter().filter(keeps) {
             *left.entry(name(pod).namespace).or_default() += 1;
@@ -180,14 +181,14 @@ impl<'a> ProxyRemoval<'a> {
         Ok(left)
     }
 
-    /// The last step that was written by any run.
+    /// The last step that any run has written.
     pub(crate) async fn said(&self) -> Result<Removal, Error> {
         Ok(leno_resources::removal(&notes(self.client, self.namespace).await?))
     }
 
-    /// Writes a step, or a later one if that was already written. Writes it even if it is unchanged, and only over the
-    /// version that was read. The control plane may be about to cancel the step because of an earlier version, and
-    /// another removal may have started.
+    /// Writes a step, or keeps a later step that was already written. The step is written even if it is unchanged,
+    /// and only over the version of the namespace that was read: the control plane may be about to cancel the step
+    /// because of an earlier version, and another removal may have started.
     async fn say(&mut self, step: Removal) -> Result<(), Error> {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let what = || format!("annotate Namespace {}", self.namespace);
@@ -221,9 +222,9 @@ impl<'a> ProxyRemoval<'a> {
         }
     }
 
-    /// Whether the pod's proxy reports the step. If it does not answer, the answer is no; if its
-    /// pod is terminating, it will be missing from the next list. A missing right to query it is an
-    /// error, because then the state of no proxy is known.
+    /// Whether the pod's proxy reports the step. `false` if the proxy does not answer; if its pod is terminating,
+    /// the next list does not contain it any more. Lacking the right to query it is an error, because then the
+    /// state of no proxy can be found out.
     async fn has_taken(&self, pod: &PodName, step: Removal) -> Result<bool, Error> {
         match timeout(ANSWER, self.reach.get(pod, "/config")).await {
             Ok(Ok(reply)) => Ok(taken(&reply.body).is_some_and(|taken| taken >= step)),
@@ -233,21 +234,21 @@ impl<'a> ProxyRemoval<'a> {
     }
 }
 
-/// Longest wait until this many proxies have applied a step. Each of them can be queried once more after [`BASE`], even
-/// if all that are queried before it do not answer. So a proxy of a large mesh does not count as untold because others
-/// do not answer.
+/// Longest wait until this many proxies have applied a step. After [`BASE`], there is time to query each of them
+/// once more, even if all that are queried before it do not answer. A proxy of a large mesh is therefore not given
+/// up because others do not answer.
 fn limit(proxies: usize) -> Duration {
     BASE.saturating_add(round(proxies))
 }
 
-/// Longest time to query so many proxies once.
+/// Longest time to query this many proxies once.
 fn round(proxies: usize) -> Duration {
     let rounds = u32::try_from(proxies.div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
     ANSWER.saturating_mul(rounds)
 }
 
-/// Queries the listed pods repeatedly, until all have applied a step or [`limit`] of the first list is over. Returns
-/// those that are not known to have applied it.
+/// Queries the listed pods repeatedly, until all have applied a step or the [`limit`] for the first list has
+/// passed. Returns the pods that are not known to have applied it.
 async fn all_take(
     list: impl AsyncFn() -> Result<Vec<PodName>, Error>,
     ask: impl AsyncFn(&PodName) -> Result<bool, Error>,
@@ -255,7 +256,7 @@ async fn all_take(
     let begin = Instant::now();
     let mut end = begin + limit(0);
     let (mut taken, mut left) = (BTreeSet::new(), None);
-    // Listing has the same time limit as querying.
+    // Listing the pods is subject to the same time limit as querying them.
     while let Ok(listed) = timeout_at(end, list()).await {
         let listed = listed?;
         if left.is_none() {
@@ -272,7 +273,7 @@ async fn all_take(
                 taken.insert(pod);
             }
         }
-        // A few proxies that do not answer must not use up the time of all.
+        // A few proxies that do not answer must not use up the time for all.
         end = end.min((begin + BASE).max(Instant::now()) + round(now.len()));
         let all_have = now.is_empty();
         left = Some(now.into_iter().collect());
@@ -284,7 +285,7 @@ async fn all_take(
     left.ok_or_else(|| Error::Late("list pods of all namespaces".to_owned(), BASE.as_secs()))
 }
 
-/// The running pods that have a proxy, of their own or of their node, and their own network.
+/// The running pods that have their own network, and their own proxy or one of their node.
 pub(crate) async fn with_proxy(client: &Client) -> Result<Vec<PodName>, Error> {
     let pods = all(client, None).await?;
     let modes = NamespaceModes::read(client, None).await?;
@@ -311,7 +312,7 @@ pub(crate) async fn notes(
     Ok(found.and_then(|found| found.metadata.annotations).unwrap_or_default())
 }
 
-/// The step in a proxy's `/config`; `None` if the proxy's version does not report one.
+/// The step in the response of a proxy's `/config`; `None` if the proxy's version does not report one.
 fn taken(config: &str) -> Option<Removal> {
     let config: Value = serde_json::from_str(config).ok()?;
     config.pointer("/policy/removal")?.as_str()?.parse().ok()
@@ -397,7 +398,7 @@ mod tests {
             round.set(round.get() + 1);
             Ok(if round.get() < 3 { pods(3) } else { pods(2) })
         };
-        // One pod applies it at once, one in the second round, one never.
+        // One pod applies the step at once, one in the second round, and one never.
         let ask = async |pod: &PodName| {
             Ok(pod.name == "web-0" || (pod.name == "web-1" && round.get() > 1))
         };

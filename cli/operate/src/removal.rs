@@ -1,6 +1,6 @@
-//! Removes an installation: first the webhooks that pods depend on, then pods leave the mesh, then
-//! the agents' traces on the nodes, then the rest. Nothing is deleted before all rights are
-//! checked, and nothing more once a user installs the mesh at the same time.
+//! Removes an installation in this order: first the webhooks that pods depend on, then pods leave the mesh, then
+//! the agents' traces on the nodes, then the rest. Nothing is deleted before all rights are checked. If a user
+//! installs the mesh at the same time, nothing more is deleted from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,15 +22,15 @@ mod needs;
 mod nodes;
 mod placement;
 
-/// The agents' DaemonSet.
+/// The name of the agents' DaemonSet.
 const AGENT: &str = "leno-agent";
-/// The ConfigMap of roots that a running control plane keeps in every namespace.
+/// The ConfigMap with the root certificates that a running control plane keeps in every namespace.
 const ROOTS: &str = "leno-roots";
-/// The control plane's Deployment.
+/// The name of the control plane's Deployment.
 pub(crate) const CONTROLLER: &str = "leno-controller";
 /// The label of a namespace that was created for Leno.
 const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "leno");
-/// The label of the pods that clean nodes, and the prefix of their names; the node's name follows.
+/// The label of the pods that clean nodes, and the prefix of their names; the rest of the name is the node's.
 const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
 const CLEANS: &str = "leno-cleanup-";
 /// Longest wait for one step on all nodes: a kubelet stops and starts a pod within seconds.
@@ -48,14 +48,14 @@ pub enum RemovalReport {
     Object(String),
     /// A node's kernel, CNI configuration and folders contain nothing of the mesh any more.
     Node(String),
-    /// A node did not report that it is clean, and why.
+    /// A node did not report that it is clean; the second text is the reason.
     NodeLeft(String, String),
-    /// There is no control plane that could announce the removal to pods: requests between them may
-    /// fail until they are restarted.
+    /// There is no control plane that could tell the proxies of the removal. Requests between pods may fail until
+    /// the pods are restarted.
     Unannounced,
-    /// A pod did not apply a step of the removal: requests from it or to it may fail meanwhile.
+    /// A pod did not apply a step of the removal. Requests from the pod or to it may fail until it is restarted.
     Untold(PodName),
-    /// How many pods still have a proxy, by namespace. They keep it until they are restarted.
+    /// How many pods still have a proxy, by namespace. These pods keep their proxies until they are restarted.
     Proxies(BTreeMap<String, usize>),
     /// The namespace is kept, because it was not created for Leno.
     NamespaceKept(String),
@@ -69,7 +69,7 @@ pub struct MeshRemoval {
     keep_definitions: bool,
     /// Whether agents may have run.
     had_agents: bool,
-    /// Whether no other pods of agents have run on the nodes than the present ones.
+    /// Whether the present pods of agents are the only ones that have ever run on the nodes.
     fresh: bool,
 }
 
@@ -86,24 +86,24 @@ impl MeshRemoval {
         }
     }
 
-    /// For an installation that was abandoned before its agents were created: the nodes are not
-    /// cleaned, unless there are agents after all.
+    /// For an installation that was abandoned before its agents were created. The nodes are not cleaned, unless
+    /// agents exist after all.
     #[must_use]
     pub fn without_agents(self) -> Self {
         Self { had_agents: false, ..self }
     }
 
-    /// For an installation that the caller itself has just created and whose agents have not become
-    /// ready: a node whose agent has never started needs no cleaning. For any other installation
-    /// this cannot be known, because the pod of an agent that cannot start may have replaced one
-    /// that ran, for example after an upgrade to an image that does not exist.
+    /// For an installation that the caller itself has just created and whose agents have not become ready. A node
+    /// whose agent has never started then needs no cleaning. Do not call this for any other installation: an
+    /// agent's pod that cannot start may have replaced one that ran, for example after an upgrade to an image that
+    /// does not exist.
     #[must_use]
     pub fn fresh(self) -> Self {
         Self { fresh: true, ..self }
     }
 
-    /// The rights that the user lacks to apply these documents in the namespace, and to remove them
-    /// again, in words.
+    /// The rights that the user lacks to apply these documents in the namespace and to remove their objects again,
+    /// in words.
     ///
     /// # Errors
     /// The API server does not answer, or the text is not YAML.
@@ -121,9 +121,9 @@ impl MeshRemoval {
     /// record of the installation is deleted last, so that an interrupted removal can be repeated.
     ///
     /// # Errors
-    /// Nothing is installed in the namespace; the API server rejects a request; an object is not
-    /// gone in time; or a user installs the mesh meanwhile. A missing right is an error before
-    /// anything is changed. A node that cannot be cleaned is reported, and is not an error.
+    /// Nothing is installed in the namespace; the API server rejects a request; an object is not gone in time; or
+    /// a user installs the mesh meanwhile. If the user lacks a right, the error comes before anything is changed.
+    /// A node that cannot be cleaned is reported, and is not an error.
     pub async fn run(&self, mut say: impl FnMut(RemovalReport)) -> Result<(), Error> {
         let there = installed(&self.client, &self.namespace).await?;
         let there = there.ok_or_else(|| Error::Nothing(self.namespace.clone()))?;
@@ -165,19 +165,19 @@ impl MeshRemoval {
             untold.into_iter().for_each(|pod| say(RemovalReport::Untold(pod)));
         }
         proxies.holds().await?;
-        // The control plane goes first: its leader would create the roots again.
+        // The control plane is deleted before the roots, because its leader would create them again.
         self.delete(&self.ours("apps", "Deployment", CONTROLLER), &mut say).await?;
         self.controllers_end().await?;
         self.roots(&mut say).await?;
-        // Delete the webhooks once more: if some were created in the last moment, no control plane
-        // would answer them.
+        // Deletes the webhooks once more, because no control plane would answer webhooks that were created in the
+        // last moment.
         for one in webhooks.iter().chain(&rest) {
             self.delete(one, &mut say).await?;
         }
         self.supervisors_end().await?;
         say(RemovalReport::Proxies(proxies.left().await?));
-        // If another removal has started meanwhile, it still finds its annotations and the record
-        // of the installation.
+        // If another removal has started meanwhile, that removal still needs its annotations and the record of the
+        // installation.
         proxies.is_latest().await?;
         proxies.unsay().await?;
         self.delete(&self.ours("", "ConfigMap", INSTALLED), &mut say).await?;
@@ -228,21 +228,21 @@ impl MeshRemoval {
         let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
         let nodes: Vec<Node> =
             nodes.items.into_iter().filter(|node| placement::may_run(&spec, node)).collect();
-        // The cleaning pods of an interrupted removal may have succeeded before a new installation
-        // began.
+        // Pods of an interrupted removal may have cleaned the nodes before a new installation began, so they do
+        // not count.
         let cleanup = format!("{}={}", CLEANUP.0, CLEANUP.1);
         proxies.is_latest().await?;
         self.forget(&cleanup).await?;
         let earlier = ListParams::default().labels(&cleanup);
         self.none_left(&earlier, "a pod that cleaned earlier", NODE_LIMIT).await?;
-        // Skip the nodes whose agent is known never to have started.
+        // Skips the nodes whose agent is known never to have started.
         let (untouched, nodes): (Vec<Node>, Vec<Node>) =
             nodes.into_iter().partition(|node| idle.contains(&node.name_any()));
         untouched.iter().for_each(|node| say(RemovalReport::Node(node.name_any())));
         let on_nodes = nodes::ClusterNodes { removal: self, agent: &spec, proxies };
         let cleaned = nodes::clean(&nodes, &on_nodes, say);
         match cleaned.await {
-            // The cleaning pods belong to the other removal by now.
+            // The cleaning pods now belong to the other removal.
             Err(error @ Error::Another(_)) => return Err(error),
             cleaned => {
                 proxies.is_latest().await?;
@@ -253,8 +253,8 @@ impl MeshRemoval {
         self.forget(AGENTS).await
     }
 
-    /// The nodes whose agent's pod cannot start and never has, for example because its image does
-    /// not exist. Such a node has nothing to clean, unless other agent pods ran on it before.
+    /// The nodes whose agent's pod cannot start and never has, for example because its image does not exist. Such
+    /// a node has nothing to clean, unless other agent pods ran on it before.
     async fn never_begun(&self) -> Result<BTreeSet<String>, Error> {
         let pods = self.pods().list(&ListParams::default().labels(AGENTS)).await;
         let pods = pods.map_err(Error::api("list the agents"))?;
@@ -278,8 +278,8 @@ impl MeshRemoval {
         Ok(())
     }
 
-    /// Waits until the control plane's pods have ended. A pod on a node that does not answer is not
-    /// waited for any longer: it cannot change anything in the cluster.
+    /// Waits until the control plane's pods have ended. Waits only for a limited time for a pod on a node that
+    /// does not answer, because such a pod cannot change anything in the cluster.
     async fn controllers_end(&self) -> Result<(), Error> {
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
         match self.none_left(&ours, "the control plane", NODE_LIMIT).await {
@@ -288,9 +288,9 @@ impl MeshRemoval {
         }
     }
 
-    /// Waits until the supervisors of node proxies have ended, and kills those that have not. Otherwise the deletion of
-    /// the namespace would be slow: while pods are left, Kubernetes looks at it again only after half of the pods'
-    /// grace period, which is a day here, or after five minutes.
+    /// Waits until the supervisors of node proxies have ended, and kills those that have not. Otherwise the
+    /// deletion of the namespace would be slow: while pods remain, Kubernetes checks the namespace again only
+    /// after half of the pods' grace period, which is a day here, or after five minutes.
     async fn supervisors_end(&self) -> Result<(), Error> {
         let ours = ListParams::default().labels(SUPERVISORS);
         match self.none_left(&ours, "a supervisor of node proxies", SUPERVISOR_LIMIT).await {
@@ -299,7 +299,7 @@ impl MeshRemoval {
         }
     }
 
-    /// Waits until the namespace has no such pods.
+    /// Waits until the namespace has no pods with this label.
     async fn none_left(
         &self,
         which: &ListParams,
@@ -331,7 +331,7 @@ impl MeshRemoval {
         Ok(())
     }
 
-    /// The rights to delete these objects, and for the other actions of a removal.
+    /// The rights to delete these objects, and the rights for the other actions of a removal.
     async fn needs<'a>(
         &self,
         gone: impl Iterator<Item = &'a ObjectReference>,
@@ -366,10 +366,10 @@ impl MeshRemoval {
     }
 }
 
-/// These values with all optional objects: the observer and its readers, the rights to publish roots and to sign
-/// certificates of pods, and the admission policies. An earlier installation may have had them, and `kubectl apply`
-/// keeps objects that the newer values lack. An unused right is still a right, and an admission policy still rejects
-/// objects.
+/// The given values with all optional objects enabled: the observer and its readers, the rights to publish roots
+/// and to sign certificates of pods, and the admission policies. An earlier installation may have had these
+/// objects, and `kubectl apply` keeps objects that newer values lack. An unused right is still a right, and an
+/// admission policy still rejects objects.
 fn with_all_parts(mut values: Values) -> Values {
     values.observer.enabled = true;
     values.identity.cluster_trust_bundle = true;
@@ -377,18 +377,18 @@ fn with_all_parts(mut values: Values) -> Values {
     values.waypoints.enabled = true;
     values.identity.workload_api.volume = WorkloadApiVolume::HostPath;
     if values.observer.readers.is_empty() {
-        // Only the name of the binding matters here.
+        // Only the name of the role binding matters here, so an empty reader is enough.
         values.observer.readers.push(serde_json::Map::new());
     }
     values
 }
 
-/// Whether a namespace was made for Leno.
+/// Whether a namespace was created for Leno.
 fn is_ours(namespace: &Namespace) -> bool {
     namespace.labels().get(PART_OF.0).map(String::as_str) == Some(PART_OF.1)
 }
 
-/// Waits for the next query; an error after the limit.
+/// Waits until the next query is due; an error once the limit has passed.
 async fn pause(
     begin: Instant,
     limit: Duration,

@@ -20,11 +20,11 @@ use gather::{ReportContent, ReportCoverage};
 /// What goes into a report.
 #[derive(Clone, Debug)]
 pub struct ReportScope {
-    /// The namespaces whose workloads are included; if empty, all that have proxies.
+    /// The namespaces whose workloads are included; if empty, all namespaces that have proxies.
     pub namespaces: Vec<String>,
     /// The namespace of the control plane.
     pub system: String,
-    /// Most proxies whose state and log are included; those that are not ready come first.
+    /// Most proxies whose state and log are included. Those that are not ready are included first.
     pub proxies: usize,
     /// The file to write; it must not exist.
     pub file: PathBuf,
@@ -41,15 +41,15 @@ struct Summary<'a> {
     namespaces: &'a BTreeSet<String>,
     meshed_pods: usize,
     proxies: usize,
-    /// What could not be included, and why.
+    /// What could not be included, and the reason.
     missing: &'a [String],
 }
 
 /// Writes a report; returns what could not be gathered. `history` is queried with the user's own rights.
 ///
 /// # Errors
-/// The file cannot be written, a namespace does not exist, or pods cannot be listed. Anything else
-/// that cannot be read is missing from the report, which notes it.
+/// The file cannot be written, a namespace does not exist, or pods cannot be listed. If anything else cannot be
+/// read, the report is written without it and says so.
 pub async fn report(
     client: &Client,
     history: &ClusterHistory,

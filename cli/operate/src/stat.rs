@@ -1,4 +1,4 @@
-//! The counters of a cluster's proxies.
+//! Reads the counters of a cluster's proxies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -10,23 +10,23 @@ use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{self, RunningPod};
 use crate::{Error, namespaces, processes};
 
-/// Most proxies that are queried for one report; with sixteen at a time that takes about a minute.
-/// Some kilobytes are kept for each, depending on the number of its edges.
+/// Most proxies that are queried for one report. With sixteen at a time, that many take about a minute. Some
+/// kilobytes are kept for each, depending on the number of its edges.
 const MAX_PROXIES: usize = 5_000;
 
 /// Queries every proxy of a cluster, or those of one namespace. The report names the mesh `mesh`; `system` is the namespace of
 /// the control plane.
 ///
 /// # Errors
-/// The namespace does not exist, the pods cannot be listed, there are too many, or the user may
-/// query no proxy. A proxy that does not answer is noted.
+/// The namespace does not exist, the pods cannot be listed, there are too many proxies, or the user may not query
+/// proxies. A proxy that does not answer is noted.
 pub async fn scrape(
     client: &Client,
     namespace: Option<&str>,
     (mesh, system): (&str, &str),
 ) -> Result<Scrape, Error> {
     let mut running = match (pods::running(client, None).await, namespace) {
-        // The pods of other namespaces only serve to name the workloads of servers there.
+        // The pods of other namespaces are needed only for the names of the workloads of servers there.
         (Err(error), Some(namespace)) if error.is_forbidden() => {
             pods::running(client, Some(namespace)).await?
         }
@@ -86,8 +86,8 @@ pub async fn instances(
     Ok(named(&running))
 }
 
-/// Applies the reports of the nodes' supervisors on the processes of pods, which may differ from the pods' present
-/// settings.
+/// Replaces where pods' proxies run by what the supervisors of the nodes report, which may differ from the pods'
+/// present settings.
 fn place(running: &mut [RunningPod], mut processes: BTreeMap<PodName, ProxyProcess>) {
     let is_of_node =
         |one: &&mut RunningPod| one.proxy.as_ref().is_some_and(ProxyProcess::is_of_node);
@@ -112,7 +112,8 @@ fn named(running: &[RunningPod]) -> Vec<StatInstance> {
     running.iter().map(instance).collect()
 }
 
-/// The names, with namespaces, that workloads of several kinds share: `deploy/web` and `sts/web` are two workloads.
+/// The names, with their namespaces, that workloads of different kinds share: `deploy/web` and `sts/web` are two
+/// workloads.
 fn alike(running: &[RunningPod]) -> BTreeSet<(&str, &str)> {
     let (mut kinds, mut alike) = (BTreeMap::new(), BTreeSet::new());
     for one in running {

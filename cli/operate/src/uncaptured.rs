@@ -1,4 +1,4 @@
-//! Finds pods whose traffic bypasses their proxy; the proxies report it.
+//! Finds pods whose traffic bypasses their proxy, from the reports of the proxies.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -14,26 +14,25 @@ use crate::Error;
 use crate::pod_admin::{PodAdminClient, PodName};
 use crate::proxy_removal::with_proxy;
 
-/// How long all of them may take: enough for some thousands that answer, or two hundred that do
-/// not.
+/// How long querying all proxies may take: enough for some thousands that answer, or for two hundred that do not.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for the answer of one proxy.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Proxies queried at the same time; bounded to limit the load on the API server.
+/// How many proxies are queried at the same time; limited to protect the API server.
 const AT_ONCE: usize = 32;
 /// Most pods that a message names.
 const NAMED: usize = 10;
 
-/// The state of capture of all running pods with a proxy.
+/// Whether the running pods with a proxy are captured.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CaptureStates {
-    /// How many such pods there are.
+    /// The number of these pods.
     pub(crate) pods: usize,
     /// The pods whose proxy serves but is not captured.
     pub(crate) missing: Vec<PodName>,
-    /// How many proxies did not answer.
+    /// The number of proxies that did not answer.
     pub(crate) silent: usize,
-    /// How many proxies were not queried before [`LIMIT`] was over.
+    /// The number of proxies that were not queried before [`LIMIT`] had passed.
     pub(crate) unasked: usize,
 }
 
@@ -48,8 +47,7 @@ pub(crate) async fn captures(client: &Client) -> Result<CaptureStates, Error> {
         .await
 }
 
-/// Queries whether each pod with a proxy is uncaptured, until all were queried or [`LIMIT`] is
-/// over.
+/// Queries whether each pod with a proxy is captured, until all were queried or [`LIMIT`] has passed.
 async fn of_all(
     pods: &[PodName],
     ask: impl AsyncFn(&PodName) -> Result<bool, Error>,
@@ -74,8 +72,8 @@ async fn of_all(
 }
 
 impl CaptureStates {
-    /// The pods that are not captured, with a remedy that depends on the step of a removal; `None`
-    /// if all are captured.
+    /// A message that names the pods that are not captured, with a remedy that depends on the step of a removal;
+    /// `None` if all pods are captured.
     pub(crate) fn lack(&self, step: Removal) -> Option<String> {
         if self.missing.is_empty() {
             return None;
@@ -111,7 +109,7 @@ impl CaptureStates {
         ))
     }
 
-    /// The number of pods whose state is unknown, and why; `None` if all are known.
+    /// The number of pods whose state is unknown, and the reason; `None` if the state of all is known.
     pub(crate) fn gap(&self) -> Option<String> {
         let Self { pods, silent, unasked, .. } = self;
         let silent = (*silent > 0).then(|| {
@@ -128,8 +126,8 @@ impl CaptureStates {
     }
 }
 
-/// Whether a proxy's `/config` reports that it serves without being captured. A proxy that still
-/// waits for its capture is not ready, and an older version does not report it.
+/// Whether a proxy's `/config` reports that the proxy serves without being captured. A proxy that still waits for
+/// its capture is not ready, so it does not count; nor does an older version, which does not report its capture.
 fn is_missing(config: &str) -> bool {
     let Ok(config) = serde_json::from_str::<Value>(config) else { return false };
     config["ready"] == true && config["captured"] == false
@@ -189,7 +187,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_silent_proxies_are_left_out_once_the_time_is_over_and_counted() {
         let begin = Instant::now();
-        // Only the last one would answer.
+        // Only the last proxy would answer.
         let ask = async |pod: &PodName| {
             if pod.name != "web-1999" {
                 std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! `leno analyze`.
+//! Implements the command `leno analyze`.
 
 use std::path::{Path, PathBuf};
 
@@ -58,11 +58,11 @@ struct Report<'a> {
     errors: usize,
     warnings: usize,
     findings: &'a [Finding],
-    /// Documents in the files that are of no mesh.
+    /// Documents in the files of kinds that are not analyzed.
     not_analyzed: &'a [String],
 }
 
-/// Most documents that are of no mesh of which the text has the place.
+/// Most documents of such kinds that the text output names.
 const MAX_NOT_ANALYZED: usize = 3;
 
 pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
@@ -85,11 +85,11 @@ pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
     Ok(errors == 0 && !(analyze.strict && warnings > 0))
 }
 
-/// What is analyzed.
+/// What the command analyzes.
 enum Subject {
-    /// Files, and the addresses of the mesh.
+    /// Files, with the address ranges of the mesh.
     Files(Vec<PathBuf>, MeshRanges),
-    /// Namespaces of a cluster, or without one, all.
+    /// These namespaces of a cluster; all of its namespaces if the list is empty.
     Cluster(ClusterTarget, Vec<String>),
 }
 
@@ -138,7 +138,7 @@ impl Analyze {
     }
 }
 
-/// The namespace that a word may name.
+/// The namespace that a word on the command line may name.
 fn namespace(word: &Path) -> Option<String> {
     let name = word.to_str()?;
     leno_types::check_label("namespace", name).ok().map(|()| name.to_owned())
@@ -166,7 +166,7 @@ fn of_cluster(
     Ok(findings)
 }
 
-/// A line on the documents that are of no mesh; empty without any.
+/// A line on the documents that were not analyzed; empty if all were.
 fn left_out(not_analyzed: &[String]) -> String {
     let shown = not_analyzed.iter().take(MAX_NOT_ANALYZED).map(String::as_str);
     let shown = shown.collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! `leno authz`.
+//! Implements the command `leno authz`.
 
 mod suggest;
 mod text;
@@ -138,7 +138,7 @@ pub(crate) fn run(authz: &Authz) -> Result<bool> {
     Ok(true)
 }
 
-/// The mesh, and a description of what could not be read of it.
+/// The mesh, and descriptions of its parts that could not be read.
 fn mesh(authz: &Authz) -> Result<(MeshModel, Vec<String>)> {
     if !authz.files.is_empty() {
         let ranges = authz.ranges.asked().unwrap_or_default();
@@ -160,7 +160,7 @@ fn mesh(authz: &Authz) -> Result<(MeshModel, Vec<String>)> {
     }
 }
 
-/// The documents in files. All of them must be of kinds that decide on authorization.
+/// The documents in files. Each must be of a kind that decides on authorization.
 fn policies(files: &[PathBuf]) -> Result<Vec<Object>> {
     let documents = leno_resources::load(files).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();

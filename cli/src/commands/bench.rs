@@ -1,4 +1,4 @@
-//! `leno bench`: starts `leno-bench`, which is a separate program so that the installed `leno` does not contain the
+//! `leno bench`: starts `leno-bench`. That is a separate program so that the installed `leno` does not contain the
 //! lab.
 
 use std::ffi::{OsStr, OsString};
@@ -22,8 +22,8 @@ pub(crate) fn run(bench: &Bench) -> Result<bool> {
     start(bench.arguments.iter())
 }
 
-/// The arguments of `leno-bench` for `leno help bench ...`, if that is the command line: the parser of `leno` does not know
-/// the commands of `leno-bench`.
+/// The arguments for `leno-bench`, if the command line is `leno help bench ...`. The parser of `leno` does not
+/// know the commands of `leno-bench`.
 pub(crate) fn help(words: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
     let words: Vec<OsString> = words.collect();
     let [first, second, of @ ..] = words.as_slice() else { return None };
@@ -34,7 +34,7 @@ pub(crate) fn help(words: impl Iterator<Item = OsString>) -> Option<Vec<OsString
 /// Replaces this process by `leno-bench`; returns only if that fails.
 pub(crate) fn start(arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Result<bool> {
     let found = program::find("leno-bench").ok_or_else(|| program::missing("leno-bench"))?;
-    // The usage texts of `leno-bench` then say `leno bench`.
+    // With this name, the usage texts of `leno-bench` say `leno bench`.
     let failed = Command::new(&found).arg0("leno bench").args(arguments).exec();
     Err(anyhow!(failed)).with_context(|| format!("starting {}", found.display()))
 }

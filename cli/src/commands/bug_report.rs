@@ -1,4 +1,4 @@
-//! `leno bug-report`.
+//! Implements the command `leno bug-report`.
 
 mod machine;
 

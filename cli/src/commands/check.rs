@@ -1,4 +1,4 @@
-//! `leno check`.
+//! Implements the command `leno check`.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,8 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
         return of_cluster(check);
     }
     let name = match check.mesh.name() {
-        // The machine is checked all the same, and so are the remains of a killed run with this name.
+        // The machine is checked even without a mesh, and so are the remains of a killed run with the default
+        // name.
         Err(Error::NotNamed(none)) if none.is_empty() => DEFAULT_MESH.to_owned(),
         other => other?,
     };
@@ -94,8 +95,9 @@ fn of_kernel(output: OutputForm) -> Result<bool> {
     Ok(found.ready)
 }
 
-/// Whether namespaces have settings of proxies because of which their pods are refused. `None` if none has, and for a
-/// user who may not list namespaces; creators of such pods are also told the reason.
+/// Checks the settings of namespaces about proxies. Returns a warning if pods are refused because a setting is
+/// invalid, and `None` if all settings are valid. Also `None` if the user may not list namespaces, because the
+/// refusal of a pod states the reason as well.
 fn modes(
     settings: Result<BTreeMap<String, BTreeMap<String, String>>, leno_operate::Error>,
 ) -> Result<Option<CheckResult>> {
@@ -131,7 +133,7 @@ fn of_cluster(check: &Check) -> Result<bool> {
     Ok(is_well(&found))
 }
 
-/// The findings about an installation.
+/// The results of the checks of an installation.
 pub(crate) async fn of_installation(
     client: &leno_kube::Client,
     namespace: &str,

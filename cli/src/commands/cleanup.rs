@@ -1,4 +1,4 @@
-//! `leno cleanup`.
+//! Implements the command `leno cleanup`.
 
 use anyhow::{Result, bail};
 use clap::Args;

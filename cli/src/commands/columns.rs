@@ -1,9 +1,9 @@
-//! Tables with columns as wide as their content.
+//! Prints tables whose columns are as wide as their content.
 
 /// The gap between two columns.
 const GAP: &str = "  ";
 
-/// A column: its heading, and its alignment.
+/// A column: its heading and its alignment.
 pub(crate) type Column = (&'static str, Alignment);
 
 /// The side to which the cells of a column are aligned.
@@ -13,7 +13,7 @@ pub(crate) enum Alignment {
     Right,
 }
 
-/// The lines of a table, with the headings above. Each row has a cell for every column.
+/// The lines of a table, with the headings in the first line. Each row has a cell for every column.
 pub(crate) fn lines(columns: &[Column], rows: &[Vec<String>]) -> String {
     let width = |(nth, (heading, _)): (usize, &Column)| {
         let cells = rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count());

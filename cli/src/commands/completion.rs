@@ -1,4 +1,4 @@
-//! `leno completion`, and the answers to the scripts that it prints.
+//! Implements the command `leno completion`, and the completion of command lines for the scripts that it prints.
 //!
 //! A script calls `leno` with the words of the line and the variable [`COMPLETES`]. The answer is what may come next:
 //! commands, options, their values, files, and names in running meshes. Of lines of `leno bench` that is for `leno-bench`.
@@ -20,10 +20,11 @@ use names::{instances, meshes, namespaces, values};
 /// If this variable is set as well, `leno` completes a line as root if sudo needs no password. Only root knows what runs.
 const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 
-/// zsh loads the file from its `fpath` at the first Tab. This line answers that first Tab.
+/// zsh loads the completion script from its `fpath` when the user first presses Tab. This line makes the script
+/// answer that first Tab as well.
 const AUTOLOADED: &str = "[[ $funcstack[1] = _leno ]] && _clap_dynamic_completer_leno\n";
 
-/// Commands whose arguments name something that runs on this machine.
+/// The commands whose arguments name something that runs on this machine.
 const OF_MESHES: [&str; 26] = [
     "analyze",
     "authz",
@@ -79,7 +80,7 @@ pub(crate) fn run(completion: &Completion) -> Result<bool> {
     Ok(true)
 }
 
-/// If this process was started to complete a line, completes it and ends the process.
+/// If this process was started to complete a line, completes the line and ends the process.
 pub(crate) fn complete(command: fn() -> Command) {
     if std::env::var_os(COMPLETES).is_none() {
         return;
@@ -132,7 +133,7 @@ fn as_root() {
     // The variables that the script has set, which sudo would drop.
     let set = std::env::vars().filter(|(name, _)| name == COMPLETES || name.starts_with("_CLAP_"));
     let set = set.map(|(name, value)| format!("{name}={value}"));
-    // This returns only if sudo cannot be started. The line is then completed without names.
+    // `exec` returns only if sudo cannot be started. The line is then completed without names.
     let _error = Process::new("sudo")
         .args(["-n", "env"])
         .args(set)

@@ -1,4 +1,4 @@
-//! `leno dashboard`.
+//! Implements the command `leno dashboard`.
 
 mod document;
 mod live;
@@ -71,7 +71,8 @@ async fn front(dashboard: &Dashboard) -> Result<(DashboardFront, String)> {
     match dashboard.mesh.choose()? {
         ChosenMesh::Machine(name) => {
             let layout = Layout::new(&name)?;
-            // A mesh that ends later, while the page is open, is reported on the page.
+            // Fails now if the mesh does not run. A mesh that ends later, while the page is open, is reported on
+            // the page.
             MeshStatus::read(&layout)?;
             let front = DashboardFront::new(layout.observer(), dashboard.listen.ip())?;
             let front = front.with_own(own)?;
@@ -81,7 +82,8 @@ async fn front(dashboard: &Dashboard) -> Result<(DashboardFront, String)> {
         ChosenMesh::Cluster(target) => {
             let history =
                 Rc::new(ClusterHistory::new(&target, &dashboard.mesh.system_namespace).await?);
-            // Errors are printed here. Otherwise the page would open, and each of its requests would be refused.
+            // Fails now if the observer refuses the user. Otherwise the page would open, and each of its requests
+            // would be refused.
             let overview = history.ask("/api/v1/overview").await?;
             overview.page().map_err(leno_operate::Error::Observer)?;
             let ask: ObserverQuery = Rc::new(move |path| {
@@ -94,7 +96,7 @@ async fn front(dashboard: &Dashboard) -> Result<(DashboardFront, String)> {
     }
 }
 
-/// The command line that polls the taps of the page.
+/// The options of `leno tap` with which the page polls its taps.
 fn taps(dashboard: &Dashboard) -> ObserverQuery {
     let live = Rc::new(LiveTaps::new(dashboard.mesh.clone()));
     Rc::new(move |query| {

@@ -1,4 +1,4 @@
-//! `leno demo`: the example shop, meshed and under load, and what it proves.
+//! `leno demo`: runs the example shop in a mesh and under load, and prints what that proves.
 //!
 //! ```text
 //! mesh up ─► load ─► live table ─► report ─► mesh down ─► the same without a mesh ─► both compared
@@ -24,7 +24,7 @@ use mesh::ShopMesh;
 use proof::{DemoOutcome, MeshEvidence};
 use show::LiveTable;
 
-/// Time between two pictures of the live table.
+/// Time between two updates of the live table.
 const REFRESH: Duration = Duration::from_secs(1);
 /// How long the shop runs without a mesh, for comparison.
 const BARE: Duration = Duration::from_secs(8);
@@ -52,7 +52,7 @@ pub(crate) struct Demo {
     output: OutputForm,
 }
 
-/// Runs the demo. Returns false if something that it should prove is not true.
+/// Runs the demo. Returns false if something that the demo should prove turns out to be false.
 pub(crate) fn run(demo: &Demo) -> Result<bool> {
     super::block_on(show_all(demo))
 }
@@ -68,7 +68,7 @@ async fn show_all(demo: &Demo) -> Result<bool> {
     let signals = ended.iter_mut().map(|one| Box::pin(one.recv()));
     tokio::select! {
         shown = prove(demo) => shown,
-        // The shop is removed when this returns.
+        // Returning drops the shop, which removes it.
         _ = futures_util::future::select_all(signals) => bail!("interrupted; the shop is removed"),
     }
 }

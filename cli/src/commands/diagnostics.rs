@@ -1,4 +1,4 @@
-//! `leno diagnostics`.
+//! Implements the command `leno diagnostics`.
 
 mod capture;
 mod text;
@@ -58,13 +58,13 @@ pub(crate) struct Proxy {
 /// What is known about a proxy.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The status in Kubernetes; `None` for `leno up`.
+    /// The pod's status in Kubernetes; `None` for `leno up`.
     pod: Option<ProxyPod>,
-    /// Why the proxy does not serve; `None` if it does.
+    /// Why the proxy does not serve; `None` if it serves.
     not_ready: Option<String>,
     /// What it reports about itself.
     config: Option<Value>,
-    /// Endpoints that it ejects now; `None` if that is not known.
+    /// Endpoints that it currently ejects; `None` if they are unknown.
     ejected: Option<Vec<EjectedEndpoint>>,
     /// Why the ejected endpoints are unknown; `None` if they are known.
     unknown: Option<String>,
@@ -87,7 +87,7 @@ pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
     Ok(report.not_ready.is_none() && report.unknown.is_none())
 }
 
-/// The instance of a mesh of `leno up` that the user means. It must have a proxy.
+/// The instance of a mesh of `leno up` that the user names. It must have a proxy.
 fn meshed_instance<'s>(
     status: &'s MeshStatus,
     namespace: Option<&str>,
@@ -151,7 +151,7 @@ fn report(
     Report { pod, not_ready, config, ejected: None, unknown }
 }
 
-/// The content of an answer to `/config`.
+/// The JSON in an answer to `/config`.
 fn read(reply: &AdminReply) -> Result<Value, String> {
     if reply.status != 200 {
         return Err(format!("HTTP {}: {}", reply.status, reply.body.trim()));

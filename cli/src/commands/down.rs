@@ -1,4 +1,4 @@
-//! `leno down`.
+//! Implements the command `leno down`.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) struct Down {
 pub(crate) fn run(down: &Down) -> Result<bool> {
     let name = down.mesh.name()?;
     let layout = Layout::new(&name)?;
-    // The mesh can also be ended if its status is missing or damaged.
+    // The mesh can be ended even if its status is missing or damaged.
     let status = match MeshStatus::read(&layout) {
         Err(error @ (Error::NotRunning { .. } | Error::NeedsRoot)) => return Err(error.into()),
         other => other,
@@ -72,7 +72,7 @@ pub(crate) fn run(down: &Down) -> Result<bool> {
 
 fn terminate(owner: RecordedProcess) -> Result<()> {
     match kill(Pid::from_raw(owner.pid), Signal::SIGTERM) {
-        // It has ended meanwhile.
+        // The process has ended meanwhile.
         Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
         Err(errno) => bail!("cannot end process {}: {errno}", owner.pid),
     }

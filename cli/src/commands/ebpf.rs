@@ -1,4 +1,4 @@
-//! `leno ebpf`.
+//! Implements the command `leno ebpf`.
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};

@@ -1,4 +1,4 @@
-//! `leno edges`.
+//! Implements the command `leno edges`.
 
 use anyhow::Result;
 use clap::Args;

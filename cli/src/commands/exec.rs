@@ -1,4 +1,4 @@
-//! `leno exec`.
+//! Implements the command `leno exec`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -29,7 +29,8 @@ pub(crate) struct Exec {
     command: Vec<OsString>,
 }
 
-/// Returns only if the command could not be run; then prints why and returns the exit code.
+/// Runs the command in place of this process. Returns only if the command could not be run; then prints the reason
+/// and returns the exit code.
 pub(crate) fn run(exec: &Exec) -> ExitCode {
     let namespace = exec.namespace.as_deref();
     let (error, code) = match exec.mesh.name() {

@@ -1,4 +1,4 @@
-//! `leno explain`.
+//! Implements the command `leno explain`.
 
 pub(super) mod text;
 
@@ -77,7 +77,8 @@ pub(crate) fn run(explain: &Explain) -> Result<bool> {
     Ok(true)
 }
 
-/// Uses the state of the control plane, and the endpoints that the client's proxies eject now.
+/// Explains from the state of the control plane on this machine, and from the endpoints that the client's proxies
+/// currently eject.
 fn of_machine(name: &str, question: &ExplainQuestion) -> Result<Explanation> {
     let mut explanation = leno_local::analysis::running(name)?.explain(question)?;
     let (namespace, workload) = (&explanation.client.namespace, &explanation.client.workload);
@@ -93,7 +94,8 @@ fn eject(explanation: &mut Explanation, ejected: &[EjectedEndpoint]) {
     }
 }
 
-/// Uses the objects that the control plane follows, and the endpoints that the client's proxies eject now.
+/// Explains from the objects that the cluster's control plane follows, and from the endpoints that the client's
+/// proxies currently eject.
 fn of_cluster(
     explain: &Explain,
     target: &ClusterTarget,
@@ -117,7 +119,7 @@ fn of_cluster(
     Ok(explanation)
 }
 
-/// The mesh of a cluster, the objects that cannot be read, and a description of what is unknown.
+/// The mesh of a cluster, the objects that cannot be read, and descriptions of what is unknown.
 pub(super) fn cluster(
     namespace: Option<&str>,
     target: &ClusterTarget,

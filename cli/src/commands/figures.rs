@@ -1,5 +1,5 @@
-//! The figures of `leno stat`, `leno edges`, `leno routes` and `leno top`: which mesh and time they cover, and how they
-//! are shown.
+//! The figures of `leno stat`, `leno edges`, `leno routes` and `leno top`: selects the mesh and the window of
+//! time, and prints the report.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -19,16 +19,17 @@ use super::order::RowOrder;
 use super::recorded::{PrometheusUrl, Recorded};
 use super::{AnyMesh, ChosenMesh, block_on, past, print_json, table};
 
-/// Moves to the first line of the terminal and clears it, so that the next report replaces the last one.
+/// Moves the cursor to the first line of the terminal and clears the screen, so that the next report replaces the
+/// last one.
 const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
 
-/// The window for which a Prometheus is queried if none is given: five scrapes at the usual interval.
+/// The default window of a query to Prometheus: five scrapes at the usual interval.
 const RECORDED: Duration = Duration::from_mins(5);
 
-/// The shortest pause between two queries of a Prometheus: it has nothing new before its next scrape.
+/// The shortest pause between two queries to Prometheus, which has nothing new before its next scrape.
 const ASKED_AGAIN: Duration = Duration::from_secs(5);
 
-/// Figures that are wanted, and how.
+/// The options that select figures and their form.
 #[derive(Debug, Args)]
 pub(crate) struct Figures {
     #[command(flatten)]
@@ -73,7 +74,7 @@ enum Form {
     Json,
 }
 
-/// Which part of a report is shown.
+/// The part of a report that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportView {
     /// Workloads and edges.
@@ -82,18 +83,18 @@ pub(crate) enum ReportView {
     Routes,
 }
 
-/// Parses a window. A rate over a shorter one means nothing, and a longer one takes too long to wait for.
+/// Parses a window. In a shorter window a rate means nothing, and a longer one takes too long to wait for.
 pub(crate) fn window(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_millis(100), Duration::from_hours(1)))
 }
 
-/// Parses a time up to now. The bounds are those of the history.
+/// Parses how far back the history is read. The limits are those of the history.
 pub(crate) fn since(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (leno_dashboard::hub::TICK, Duration::from_hours(24)))
 }
 
 impl Figures {
-    /// Shows the figures until that ends.
+    /// Prints the figures of one window or, with `--watch`, of each window until Ctrl-C.
     pub(crate) fn run(&self, view: ReportView) -> Result<bool> {
         let shown = |report: StatReport| {
             let report = self.order.of(report);
@@ -174,7 +175,7 @@ impl ReportView {
 }
 
 impl ReportView {
-    /// The figures of all rows that the view shows.
+    /// The signals of all rows that the view shows.
     fn signals(self, report: &StatReport) -> impl Iterator<Item = &GoldenSignals> {
         let workloads = report.workloads.iter().map(|one| &one.signals);
         let edges = report.edges.iter().map(|one| &one.signals);
@@ -211,10 +212,10 @@ fn mesh(report: &StatReport, is_wide: bool) -> String {
     text
 }
 
-/// The view on the time up to now from the history of a mesh, and a note on what the history could not hold.
+/// The view of the time up to now from the history of a mesh, and a note about what the history could not store.
 ///
 /// # Errors
-/// If the observer of the mesh does not answer.
+/// The observer of the mesh does not answer.
 async fn before_now(
     history: &MeshHistory,
     view: ReportView,
@@ -238,7 +239,7 @@ async fn before_now(
     Ok((StatReport { mesh: history.name(report.mesh.clone()), ..report }, left_out))
 }
 
-/// The paths of a mesh on this machine, after a check that the mesh has this namespace.
+/// The paths of a mesh on this machine. Fails if the mesh does not have this namespace.
 fn of_machine(mesh: &str, namespace: Option<&str>) -> Result<Layout> {
     if !nix::unistd::geteuid().is_root() {
         return Err(leno_local::Error::NeedsRoot.into());
@@ -257,23 +258,23 @@ fn of_namespace(report: StatReport, namespace: Option<&str>) -> StatReport {
     }
 }
 
-/// A request for reports: of which mesh, and over how long a window each.
+/// A request for reports: about which mesh, and how long the window of each report is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportRequest<'a> {
     pub(crate) mesh: &'a AnyMesh,
-    /// What concerns this namespace only.
+    /// Reduces the reports to this namespace.
     pub(crate) namespace: Option<&'a str>,
     pub(crate) window: Duration,
     /// Whether more reports follow the first.
     pub(crate) goes_on: bool,
-    /// The Prometheus to query instead, once after each window.
+    /// The Prometheus server that is queried instead of proxies, once after each window.
     pub(crate) prometheus: Option<&'a PrometheusUrl>,
 }
 
 /// Calls `shown` with the report of each window.
 ///
 /// # Errors
-/// If there is no such mesh, or `shown` fails.
+/// There is no such mesh, or `shown` fails.
 pub(crate) async fn reports(
     wanted: &ReportRequest<'_>,
     mut shown: impl FnMut(StatReport) -> Result<()>,
@@ -307,7 +308,7 @@ pub(crate) async fn reports(
     }
 }
 
-/// Leaves out what does not belong to the mesh: a cluster may run much else.
+/// Leaves out workloads that do not belong to the mesh, because a cluster may run many others.
 fn meshed(mut report: StatReport) -> StatReport {
     report.workloads.retain(|workload| workload.meshed);
     report
@@ -319,7 +320,7 @@ async fn follow(
     of: impl Fn(StatReport) -> StatReport,
     mut shown: impl FnMut(StatReport) -> Result<()>,
 ) -> Result<()> {
-    // A proxy that does not answer makes the first round longer, but not the window.
+    // A proxy that does not answer lengthens the first round of queries, but not the window.
     let mut end = Instant::now() + wanted.window;
     let mut before = take(None).await?;
     loop {

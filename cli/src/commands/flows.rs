@@ -1,4 +1,4 @@
-//! `leno flows`.
+//! Implements the command `leno flows`.
 
 mod drops;
 mod requests;
@@ -21,11 +21,11 @@ use super::{
     NodeOfCluster, OutputForm, RunningMesh, block_on, print, print_json, print_raw, table,
 };
 
-/// How often changes are fetched. The kernel does not wake a reader, because that would cost each connection more than
-/// its accounting.
+/// How often changes are fetched. The kernel does not wake a reader, because waking it would cost each connection
+/// more than counting it.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The values of `--peer` that are no workloads.
+/// The values of `--peer` that do not name a workload.
 const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 
 /// Lists the connections of workloads, open and just closed, or follows them as they change
@@ -175,13 +175,13 @@ fn open(layout: &Layout) -> Result<FlowView> {
     Ok(view)
 }
 
-/// A page of flows of a node's agent.
+/// A page of flows from a node's agent.
 #[derive(Deserialize)]
 struct NodePage {
     flows: Vec<FlowConnection>,
-    /// Flows that the table lacks because it was full.
+    /// The number of flows that the table lacks because it was full.
     missing: u64,
-    /// Flows that the page lacks because there are too many.
+    /// The number of flows that the page lacks because there were too many.
     left_out: u64,
 }
 
@@ -275,7 +275,7 @@ fn check_names(flows: &Flows, status: &MeshStatus) -> Result<()> {
         if status.instances.iter().any(is_one) {
             continue;
         }
-        // Instances are refused as well, because the kernel counts by workload.
+        // Names of instances are refused as well, because the kernel counts by workload.
         let of_instance = |one: &&InstanceStatus| names(wanted, &one.namespace, &one.name);
         match status.instances.iter().find(of_instance) {
             Some(one) => bail!(
@@ -291,7 +291,7 @@ fn check_names(flows: &Flows, status: &MeshStatus) -> Result<()> {
     Ok(())
 }
 
-/// Whether a text means this workload, by its name or by namespace and name.
+/// Whether a text means this workload, either by its name or by its namespace and name.
 fn names(wanted: &str, namespace: &str, workload: &str) -> bool {
     match wanted.split_once('/') {
         Some(full) => full == (namespace, workload),
@@ -299,7 +299,7 @@ fn names(wanted: &str, namespace: &str, workload: &str) -> bool {
     }
 }
 
-/// Prints changes until a signal. When the reader ends, the kernel stops writing them.
+/// Prints changes until a signal ends the command. When the reader ends, the kernel stops writing changes.
 async fn follow(flows: &Flows, view: &FlowView) -> Result<bool> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut events = view.follow()?;
@@ -372,7 +372,8 @@ impl Flows {
         self.matches(one) && !self.hides(one)
     }
 
-    /// Whether a connection is one that a proxy has for itself, and the user does not ask for these.
+    /// Whether a connection is left out because it is one that a proxy has for itself, unless the user asks for
+    /// these.
     fn hides(&self, one: &FlowConnection) -> bool {
         let is_asked_for = self.all
             || self.peer.as_deref() == Some("control-plane")
@@ -392,8 +393,8 @@ impl Flows {
     }
 }
 
-/// Whether a proxy has this connection for itself, and not for the workload: with the control plane, or as the server of its
-/// admin port.
+/// Whether a proxy has this connection for itself rather than for its workload: with the control plane, or as the
+/// server of its admin port.
 fn is_of_proxy_itself(one: &FlowConnection) -> bool {
     let is_admin = one.role == Role::Server.name() && one.local.port() == ports::ADMIN;
     one.socket == Socket::Proxy.name() && (one.peer == FlowPeer::ControlPlane || is_admin)
@@ -489,7 +490,7 @@ fn text(all: &[FlowConnection]) -> String {
     text
 }
 
-/// One change, as `conntrack -E` prints it.
+/// One change of a connection, in the form that `conntrack -E` prints.
 fn event(change: &ConnectionChange) -> String {
     let one = &change.connection;
     format!(
@@ -511,7 +512,7 @@ fn event(change: &ConnectionChange) -> String {
     )
 }
 
-/// The state. For a closed connection, how it ended, which says more.
+/// The state as text. For a closed connection, the way it ended, because that says more.
 fn shown_state(one: &FlowConnection) -> &'static str {
     match one.end {
         "open" => one.state,
@@ -530,7 +531,7 @@ fn owner(one: &FlowConnection) -> String {
 
 fn peer(peer: &FlowPeer) -> String {
     match peer {
-        // Workloads for which there was no room (`other`) have no namespace.
+        // `other`, which stands for workloads beyond the table's capacity, has no namespace.
         FlowPeer::Workload { namespace, workload } if namespace.is_empty() => workload.clone(),
         FlowPeer::Workload { namespace, workload } => format!("{namespace}/{workload}"),
         FlowPeer::Itself => "itself".to_owned(),

@@ -1,4 +1,4 @@
-//! `leno guard`, which `leno up` starts for itself.
+//! Implements the command `leno guard`, which `leno up` starts itself.
 
 use std::path::PathBuf;
 

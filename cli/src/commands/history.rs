@@ -1,5 +1,5 @@
-//! Queries the history of a mesh: of `leno up` from its observer on this machine, of a cluster from the observer that
-//! runs there.
+//! Queries the history of a mesh. For `leno up`, it queries the observer on this machine; for a cluster, the
+//! observer that runs there.
 
 use anyhow::{Context as _, Result};
 use leno_local::layout::Layout;
@@ -8,18 +8,18 @@ use serde::de::DeserializeOwned;
 
 use super::{AnyMesh, ChosenMesh};
 
-/// Where the history of a mesh is.
+/// The source of a mesh's history.
 pub(crate) enum MeshHistory {
     Machine(Layout),
     Cluster {
         history: Box<leno_operate::ClusterHistory>,
-        /// The name of the mesh, which is that of the context.
+        /// The name of the mesh, which is the name of the kubeconfig's context.
         name: String,
     },
 }
 
 impl MeshHistory {
-    /// For the chosen mesh. Sends no request yet.
+    /// The history of the chosen mesh. Sends no request yet.
     pub(crate) async fn of(mesh: &AnyMesh) -> Result<Self> {
         Ok(match mesh.choose()? {
             ChosenMesh::Machine(name) => {
@@ -45,7 +45,7 @@ impl MeshHistory {
         Ok(())
     }
 
-    /// Requests a path of the observer's interface, including the query.
+    /// Requests a path of the observer's interface, including the query, and decodes the answer.
     pub(crate) async fn ask<T: DeserializeOwned>(&self, target: &str) -> Result<T> {
         match self {
             Self::Machine(layout) => Ok(leno_local::observer::ask(layout, target).await?),
@@ -60,7 +60,7 @@ impl MeshHistory {
         }
     }
 
-    /// The name of the mesh. `own` is the name that its observer reports.
+    /// The name of the mesh. `own` is the name that the observer itself reports.
     pub(crate) fn name(&self, own: String) -> String {
         match self {
             Self::Machine(_) => own,
@@ -69,7 +69,7 @@ impl MeshHistory {
     }
 }
 
-/// The text of an error in an answer of the interface.
+/// The error text in an answer of the interface.
 fn reason(body: &str) -> String {
     let error = serde_json::from_str::<serde_json::Value>(body).ok();
     let text = error.and_then(|error| Some(error["error"].as_str()?.to_owned()));

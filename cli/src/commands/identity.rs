@@ -1,4 +1,4 @@
-//! `leno identity`.
+//! Implements the command `leno identity`.
 
 mod text;
 
@@ -18,12 +18,12 @@ use tokio::time::sleep;
 
 use super::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
-/// How often to check whether a request was handled, or how far a rotation is.
+/// How often to check whether a request was handled, or how far a rotation has proceeded.
 const POLL: Duration = Duration::from_millis(200);
-/// Longest wait for the handling of a request: the control plane may just be restarting.
+/// Longest wait until a request is handled. It is long because the control plane may be restarting.
 const OBEYED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Where the authority is.
+/// Where to find the certificate authority.
 pub(crate) enum Authority {
     Machine(Layout),
     Cluster { client: Client, namespace: String },
@@ -94,7 +94,8 @@ struct RotateRoot {
     timeout: Duration,
 }
 
-/// Uses one runtime for everything, because the client of a cluster needs the runtime in which it was created.
+/// Runs the command. Everything uses one runtime, because the client of a cluster must stay in the runtime in
+/// which it was created.
 pub(crate) fn run(identity: &Identity) -> Result<bool> {
     block_on(async {
         match &identity.action {
@@ -131,7 +132,7 @@ async fn revoke(revoke: &Revoke) -> Result<bool> {
 
 /// Warns if no workload has the service account. Its name is then probably misspelt, and nothing was revoked.
 fn unknown(layout: &Layout, account: &str) {
-    // Without a workload that has a proxy there is nothing to compare it with.
+    // Without a running workload that has a proxy, the name cannot be compared with anything.
     let Ok(mesh) = leno_local::analysis::running(layout.mesh()) else { return };
     let accounts = mesh.accounts();
     if !accounts.contains(account) {

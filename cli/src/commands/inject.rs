@@ -1,4 +1,4 @@
-//! `leno inject` and `leno uninject`.
+//! Implements the commands `leno inject` and `leno uninject`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use leno_resources::CAPTURE_ANNOTATION;
 
 use super::{Cluster, block_on, print_raw};
 
-/// Largest text read, in bytes: the manifests of a large cluster take a few MiB.
+/// Longest text that is read, in bytes; the manifests of a large cluster take a few MiB.
 const MAX_BYTES: u64 = 32 << 20;
 
 /// Adds the proxy to the pods of a manifest, and prints it
@@ -109,7 +109,7 @@ enum Form {
     Json,
 }
 
-/// What `leno.dev/capture` may say.
+/// The values that `leno.dev/capture` can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Capture {
     Auto,
@@ -139,12 +139,12 @@ pub(crate) fn uninject(uninject: &Uninject) -> Result<bool> {
     uninject.text.run(&text, "uninjected", uninject_document)
 }
 
-/// The settings that apply if a pod sets nothing.
+/// The settings that apply if a pod sets nothing itself.
 #[derive(Default)]
 struct Namespaces {
     /// How traffic is captured in all namespaces.
     capture: Option<String>,
-    /// Leno's settings of namespaces of the cluster and of the manifest.
+    /// Leno's settings of namespaces, both in the cluster and in the manifest.
     settings: BTreeMap<String, BTreeMap<String, String>>,
     /// The namespace of objects that do not name one.
     default_namespace: Option<String>,
@@ -161,8 +161,8 @@ impl Namespaces {
         enclosing
     }
 
-    /// Reads the settings of namespaces in a manifest, which take precedence over those of the cluster. Errors in the
-    /// text are reported later, when it is rewritten.
+    /// Reads the settings of namespaces in a manifest, which take precedence over those of the cluster. Errors in
+    /// the text are ignored here, because they are reported when the text is rewritten.
     fn read(&mut self, text: &str) {
         let _said_later = rewrite(text, None, |document| {
             for (name, settings) in of_namespace(document)
@@ -187,7 +187,7 @@ fn of_namespace(object: &JsonValue) -> Option<(String, BTreeMap<String, String>)
 }
 
 impl Inject {
-    /// The options that are given, or else the values of the cluster, or else the defaults.
+    /// The settings: the given options, then the values of the cluster, then the defaults.
     fn told(&self) -> Result<(InjectionSettings, Namespaces)> {
         let (mut settings, mut namespaces) = match self.cluster || self.which.is_named() {
             true => self.of_cluster()?,
@@ -280,7 +280,7 @@ impl Inject {
 }
 
 impl Text {
-    /// Returns whether everything succeeded.
+    /// Rewrites the manifest. Returns whether everything succeeded.
     fn run(
         &self,
         text: &str,
@@ -314,7 +314,7 @@ impl Text {
         Ok(!reports.iter().any(|report| matches!(report.said, InjectionOutcome::Failed(_))))
     }
 
-    /// The name of the text in messages.
+    /// The name of the manifest in messages.
     fn name(&self) -> Cow<'_, str> {
         if self.file == Path::new("-") {
             "standard input".into()

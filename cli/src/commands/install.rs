@@ -1,4 +1,4 @@
-//! `leno install`.
+//! Implements the command `leno install`.
 
 use std::fs;
 use std::io::Read as _;
@@ -28,7 +28,7 @@ pub(crate) struct Install {
     show_values: bool,
 }
 
-/// What an installation is told.
+/// The options that set the values of an installation.
 #[derive(Debug, Args)]
 pub(crate) struct InstallOptions {
     /// Three replicas of the control plane on different nodes, one of which may be down
@@ -49,7 +49,8 @@ pub(crate) struct InstallOptions {
 }
 
 impl InstallOptions {
-    /// The values, beginning with `before`: the chart's, or those of what is installed.
+    /// The values that result from these options, starting from `before`: the chart's defaults, or the values of
+    /// the present installation.
     pub(crate) fn values(&self, before: Option<(String, String)>) -> Result<Values> {
         let mut files: Vec<(String, String)> = before.into_iter().collect();
         for path in &self.values {

@@ -1,4 +1,4 @@
-//! Text in lines with labels.
+//! Prints text in lines with labels.
 
 /// Lines with their labels in a column. A label that is equal to the previous one is left out.
 #[derive(Default)]
@@ -8,7 +8,7 @@ pub(crate) struct LabelledLines {
 }
 
 impl LabelledLines {
-    /// Adds a text of one line or several.
+    /// Adds a text of one or several lines.
     pub(crate) fn add(&mut self, label: &str, text: &str) {
         let shown = if label == self.last { "" } else { label };
         for (index, line) in text.lines().enumerate() {

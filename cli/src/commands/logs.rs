@@ -1,4 +1,4 @@
-//! `leno logs`.
+//! Implements the command `leno logs`.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -104,7 +104,7 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
                 return Ok(true);
             }
         }
-        // Checked before the log is read, so that the last lines are not missed.
+        // This is checked before the log is read, so that the last lines are not missed.
         let runs = record::owner(&layout).is_some();
         entries = more(&mut reader)?.into_iter().filter(fits).collect();
         if !logs.follow || (!runs && entries.is_empty()) {
@@ -116,7 +116,7 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
     }
 }
 
-/// How many of the dropped lines may have been among the requested ones.
+/// How many of the dropped lines may have been requested ones.
 fn of_wanted(dropped: DroppedLines, wanted: Option<&[String]>) -> u64 {
     let (mut own, mut others) = (wanted.is_none(), wanted.is_none());
     for name in wanted.unwrap_or_default() {
@@ -132,7 +132,7 @@ fn complain_of(dropped: u64) {
     );
 }
 
-/// The names in the log that the user means; `None` for all.
+/// The names in the log that the user means; `None` for all names.
 fn wanted(logs: &Logs, status: &MeshStatus) -> Result<Option<Vec<String>>> {
     if logs.workloads.is_empty() && logs.namespace.is_none() && !logs.proxy {
         return Ok(None);

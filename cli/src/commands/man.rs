@@ -1,4 +1,4 @@
-//! `leno man`, which `make dist` runs.
+//! Implements the command `leno man`, which `make dist` runs.
 
 use std::fs;
 use std::path::PathBuf;

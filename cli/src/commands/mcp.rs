@@ -1,10 +1,12 @@
-//! `leno mcp`: the commands that only read, for programs that speak the Model Context Protocol.
+//! Implements the command `leno mcp`: it offers the commands that only read to programs that use the Model Context
+//! Protocol.
 //!
 //! ```text
 //! client ── JSON-RPC over stdin, stdout ──► leno mcp ── one process a call ──► leno stat -o json ...
 //! ```
-//! A call runs the command that a person would type, as the same user. So it may read what this user may read, and
-//! proxies log its taps in the same way. Only the commands in the table [`tools`] can be called.
+//! A call runs the command that a person would type, as the same user. A call can therefore read only what this
+//! user may read, and proxies log its taps in the same way. Only the commands in the table [`tools`] can be
+//! called.
 
 mod call;
 mod tools;
@@ -25,7 +27,7 @@ use super::{AnyMesh, block_on};
 use call::Caller;
 use tools::TOOLS;
 
-/// What clients are told before their first call.
+/// The instructions that clients get before their first call.
 const INSTRUCTIONS: &str = "Reads a Leno service mesh; nothing here changes it. Begin with `why` for what is broken, \
      then `edges` and `routes` for figures, `explain` and `authz` for one request, and `tap` for live requests.";
 

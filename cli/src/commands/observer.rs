@@ -1,4 +1,4 @@
-//! `leno observer`, which `leno up` starts for itself.
+//! Implements the command `leno observer`, which `leno up` starts itself.
 
 use anyhow::Result;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `leno open`.
+//! Implements the command `leno open`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::process::CommandExt as _;
@@ -79,7 +79,7 @@ pub(crate) fn run(open: &Open) -> Result<bool> {
     }
 }
 
-/// The ways to reach a port from this machine.
+/// How a port can be reached from this machine.
 #[derive(Debug, PartialEq, Eq)]
 enum Access {
     /// At a published address.
@@ -121,13 +121,13 @@ fn show(open: &Open, address: SocketAddr) -> Result<()> {
         return Ok(());
     }
     if let Err(error) = browse(&url) {
-        // The address is useful without a browser, too.
+        // The printed address is useful even without a browser.
         leno_console::complain("leno", &error);
     }
     Ok(())
 }
 
-/// Starts the browser and does not wait for its end.
+/// Starts the browser without waiting for its end.
 fn browse(url: &str) -> Result<()> {
     let program = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
     let program = program.unwrap_or_else(|| "xdg-open".into());
@@ -135,7 +135,7 @@ fn browse(url: &str) -> Result<()> {
     let mut browser = Command::new(&program);
     browser.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     browser.envs(user.environment());
-    // Ctrl-C ends the forwarded port, not the browser.
+    // In a process group of its own, the browser does not get the Ctrl-C that ends the forwarded port.
     browser.process_group(0);
     if nix::unistd::geteuid().is_root() && user.uid() != 0 {
         browser.gid(user.gid()).uid(user.uid());

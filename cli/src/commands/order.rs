@@ -1,11 +1,11 @@
-//! The order of rows, and which of them are shown.
+//! Sorts the rows of a report and selects the rows that are shown.
 
 use std::cmp::Ordering;
 
 use clap::{Args, ValueEnum};
 use leno_observe::stat::{GoldenSignals, StatReport};
 
-/// Which rows, and the first of them.
+/// The options that select and sort rows.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RowOrder {
     /// The figure by which rows are sorted, with the worst or largest first
@@ -17,7 +17,7 @@ pub(crate) struct RowOrder {
     pub(crate) filter: Option<String>,
 }
 
-/// What rows are sorted by.
+/// The figure by which rows are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {
     /// Namespace and name
@@ -50,7 +50,7 @@ impl RowOrder {
                 has(&one.client_namespace, &one.client) || has(&one.server_namespace, &one.server)
             });
         }
-        // Rows with equal figures stay in the order of their names, which reports have.
+        // Rows with equal figures keep the order of their names, in which reports list them.
         report.workloads.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
         report.routes.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
         report.edges.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
@@ -59,7 +59,7 @@ impl RowOrder {
 }
 
 impl Sort {
-    /// All of them, in the order in which `leno top` goes through them.
+    /// All figures, in the order in which a key of `leno top` selects them.
     pub(crate) const ALL: [Self; 7] =
         [Self::Name, Self::Success, Self::Rate, Self::P50, Self::P95, Self::P99, Self::Bytes];
 

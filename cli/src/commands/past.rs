@@ -45,9 +45,10 @@ fn workload(workload: Workload, seconds: f64) -> WorkloadReport {
         instances: workload.instances as usize,
         ready: workload.ready as usize,
         meshed: workload.meshed,
-        // The history has no processes: only the present ones are known.
+        // The history does not record processes, and only the present ones are known.
         proxies: Vec::new(),
-        // The figures of a workload do not distinguish its clients.
+        // The figures of a workload do not distinguish its clients, so they do not show whether the traffic used
+        // mTLS.
         signals: signals(&workload.signals, seconds, None),
     }
 }

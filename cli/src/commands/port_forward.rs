@@ -1,4 +1,4 @@
-//! `leno port-forward`.
+//! Implements the command `leno port-forward`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -42,7 +42,7 @@ pub(crate) struct PortForward {
     address: IpAddr,
 }
 
-/// A port of this machine, 0 for any, and one of the workload.
+/// A port of this machine, where 0 means any free port, and a port of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ports {
     here: u16,
@@ -84,8 +84,8 @@ pub(crate) fn run(port_forward: &PortForward) -> Result<bool> {
     })
 }
 
-/// The destination of connections to a port of a workload. It is looked up for each connection, because the instance
-/// may restart.
+/// Finds the destination of connections to a port of a workload. It is looked up for each connection, because the
+/// instance may restart.
 pub(super) fn target(
     layout: &Layout,
     namespace: Option<&str>,

@@ -1,4 +1,4 @@
-//! `leno ps`.
+//! Implements the command `leno ps`.
 
 use anyhow::Result;
 use clap::Args;
@@ -30,7 +30,7 @@ pub(crate) struct Ps {
     output: OutputForm,
 }
 
-/// An instance, for programs.
+/// An instance, as it is printed for programs.
 #[derive(Serialize)]
 struct Row<'a> {
     namespace: &'a str,
@@ -38,7 +38,7 @@ struct Row<'a> {
     name: &'a str,
     phase: &'a str,
     ready: bool,
-    /// Whether it is not ready on purpose.
+    /// Whether the instance is deliberately not ready for traffic.
     #[serde(skip)]
     takes_no_traffic: bool,
     restarts: u32,
@@ -49,9 +49,9 @@ struct Row<'a> {
     published: &'a [(std::net::SocketAddr, u16)],
     /// Which UDP datagrams its proxy carries, according to `leno.dev/udp`; `None` if they bypass the proxy.
     datagrams: Option<&'a str>,
-    /// The schedule of the workload, if it has one.
+    /// The schedule of the workload, if there is one.
     schedule: Option<&'a Schedule>,
-    /// Where its proxy runs, if it has one.
+    /// Where its proxy runs, if it has a proxy.
     proxy: Option<Proxy<'a>>,
     state: String,
 }
@@ -63,9 +63,9 @@ struct Proxy<'a> {
     mode: &'static str,
     /// The group of instances that share the process; `None` for a sidecar.
     group: Option<&'a str>,
-    /// Whether it normally shares a process, but has its own now because it is busy.
+    /// Whether it normally shares a process, but currently has a process of its own because it is busy.
     promoted: bool,
-    /// `None` while it is being restarted, or while its next process does not serve yet.
+    /// The process's ID; `None` while the proxy is being restarted, or while its next process does not serve yet.
     pid: Option<i32>,
 }
 
@@ -107,18 +107,19 @@ fn row<'a>((mesh, instance): (&str, &'a InstanceStatus), now_unix_ms: i64) -> Ro
 }
 
 fn proxy<'l>(process: &'l ProxyProcess, instance: &InstanceStatus) -> Proxy<'l> {
-    // The control group of a sidecar then contains the earlier process and the next one, which does not serve yet.
+    // While a sidecar's next process does not serve yet, its control group contains two processes, and either
+    // could be the serving one.
     let is_one_of_two = process.group.is_none() && instance.proxy_waits.is_some();
     Proxy {
         mode: if process.group.is_some() { "node" } else { "sidecar" },
         group: process.group.as_deref(),
         promoted: process.promoted,
-        // The newest process. Earlier ones only finish their connections.
+        // The newest process. Earlier processes only finish their connections.
         pid: process.pids().into_iter().max().filter(|_| !is_one_of_two),
     }
 }
 
-/// A proxy in the table: its group, or `sidecar`, and its process.
+/// A proxy's cell in the table: its group, or `sidecar`, and its process ID.
 fn shown_proxy(proxy: &Proxy<'_>) -> String {
     let name = proxy.group.unwrap_or(proxy.mode);
     let mut shown = proxy.pid.map_or_else(|| name.to_owned(), |pid| format!("{name} ({pid})"));
@@ -174,7 +175,7 @@ fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
     text
 }
 
-/// Whether an instance is ready for traffic; `-` if it is to take none.
+/// Whether an instance is ready for traffic; `-` if it is deliberately without traffic.
 fn shown_ready(row: &Row<'_>) -> &'static str {
     match (row.ready, row.takes_no_traffic) {
         (true, _) => "yes",
@@ -190,7 +191,7 @@ fn shown_port(row: &Row<'_>, port: u16) -> String {
     format!("{from}{port}")
 }
 
-/// A note beside the ports that a proxy carries datagrams.
+/// A note after the ports that tells which datagrams the proxy carries.
 fn shown_datagrams(which: &str) -> String {
     match which {
         "all" => "udp+dns".to_owned(),
@@ -198,7 +199,7 @@ fn shown_datagrams(which: &str) -> String {
     }
 }
 
-/// A time in its largest unit.
+/// A duration in the largest unit that fits.
 fn shown_age(seconds: i64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -249,7 +250,7 @@ mod tests {
         };
         assert!(not_ready(false).contains("web-0          no    4321"), "{}", not_ready(false));
         assert!(not_ready(true).contains("web-0           -    4321"), "{}", not_ready(true));
-        // The column is shown once proxies run in different ways.
+        // The column is shown when proxies run in different ways.
         let shared =
             Proxy { mode: "node", group: Some("namespace.shop"), promoted: false, pid: None };
         let own = Proxy { mode: "node", group: Some("own"), promoted: true, pid: Some(8) };

@@ -1,4 +1,5 @@
-//! `--prometheus`: figures from a Prometheus that scrapes the proxies, in place of the proxies themselves.
+//! `--prometheus`: takes figures from a Prometheus server that scrapes the proxies, instead of from the proxies
+//! themselves.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 
 use super::{AnyMesh, ChosenMesh};
 
-/// The source of figures, if it is not the mesh itself.
+/// The option that names another source of figures than the mesh itself.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Recorded {
     /// Takes the figures from a Prometheus that scrapes the proxies, http://HOST:PORT[/PREFIX], instead of from the
@@ -25,12 +26,12 @@ pub(crate) struct Recorded {
     pub(crate) prometheus: Option<PrometheusUrl>,
 }
 
-/// The address of a Prometheus.
+/// The address of a Prometheus server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PrometheusUrl {
     /// Host and port.
     address: String,
-    /// The path prefix of its interface, without a slash at the end.
+    /// The prefix of all paths of its interface, without a slash at the end.
     prefix: String,
 }
 
@@ -55,7 +56,7 @@ impl FromStr for PrometheusUrl {
 }
 
 impl PrometheusUrl {
-    /// The report on the time up to now. The mesh itself tells which workloads exist.
+    /// The report on the time up to now. The workloads that exist are read from the mesh itself.
     pub(crate) async fn report(
         &self,
         mesh: &AnyMesh,

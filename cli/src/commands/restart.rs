@@ -1,4 +1,4 @@
-//! `leno restart`.
+//! Implements the command `leno restart`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! `leno routes`.
+//! Implements the command `leno routes`.
 
 use anyhow::Result;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `leno slo`.
+//! Implements the command `leno slo`.
 
 mod gate;
 mod report;
@@ -37,7 +37,7 @@ enum Action {
     Gate(gate::Gate),
 }
 
-/// Which objectives.
+/// The options that select objectives.
 #[derive(Debug, Args)]
 struct ObjectiveFilter {
     #[command(flatten)]
@@ -53,7 +53,7 @@ impl ObjectiveFilter {
         Ok(Layout::new(&self.mesh.name()?)?)
     }
 
-    /// The objectives with these names, or all.
+    /// The objectives with these names; all objectives if there are no names.
     fn find(&self, layout: &Layout, names: &[String]) -> Result<Vec<MeshObjective>> {
         let found = objectives::running(layout, |one| {
             let is_there = self.namespace.as_ref().is_none_or(|own| one.metadata.namespace == *own);

@@ -1,4 +1,4 @@
-//! `leno stat`.
+//! Implements the command `leno stat`.
 
 use anyhow::Result;
 use clap::Args;

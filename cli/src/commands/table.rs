@@ -1,4 +1,4 @@
-//! Workloads, edges and routes as tables.
+//! Prints workloads, edges and routes as tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -7,14 +7,14 @@ use leno_observe::stat::{EdgeReport, GoldenSignals, ProcessReport, StatReport, W
 
 use super::columns::{self, Alignment, Column};
 
-/// The smallest width of a column of names, so that the live table does not move when edges appear.
+/// The smallest width of a column of names, so that the columns of the live table do not move when edges appear.
 const MIN_NAME: usize = 12;
 
-/// Most processes of one workload's proxies that a wide table lists.
+/// Most processes that a wide table lists for the proxies of one workload.
 const MAX_PROCESSES: usize = 4;
 
-/// One line for each workload, below a heading. There is a column for where proxies run if one of them is in node mode.
-/// Wide tables always have it, and list the processes.
+/// A table with one line for each workload. It has a column for where proxies run if at least one runs in node
+/// mode. Wide tables always have that column, and list the processes.
 pub(crate) fn workloads(report: &StatReport, is_wide: bool) -> String {
     let all = || report.workloads.iter();
     let has_proxies =
@@ -45,7 +45,7 @@ pub(crate) fn workloads(report: &StatReport, is_wide: bool) -> String {
     text
 }
 
-/// Where the proxies of a workload run. If they run in several ways, also how many run in each.
+/// Where the proxies of a workload run. If they run in different ways, also how many run in each way.
 fn processes(proxies: &[ProcessReport], is_wide: bool) -> String {
     let name = |proxy: &ProcessReport| match (&proxy.share, &proxy.group) {
         (None, _) => "sidecar".to_owned(),
@@ -88,7 +88,7 @@ fn of_workload(workload: &WorkloadReport) -> String {
     )
 }
 
-/// One line for each edge, below a heading.
+/// A table with one line for each edge.
 pub(crate) fn edges(report: &StatReport) -> String {
     let named: Vec<(String, String)> = report.edges.iter().map(|edge| ends(report, edge)).collect();
     let clients = width("CLIENT", named.iter().map(|(client, _)| client.as_str()));
@@ -107,14 +107,14 @@ pub(crate) fn edges(report: &StatReport) -> String {
     text
 }
 
-/// The figures of requests, for the columns of [`figures`].
+/// The columns of the figures of requests, in the order of [`figures`].
 const FIGURES: [Column; 4] = [
     ("SUCCESS", Alignment::Right),
     ("REQUESTS/S", Alignment::Right),
     ("P50 MS", Alignment::Right),
     ("P99 MS", Alignment::Right),
 ];
-/// The further figures of wide tables, for the columns of [`more_figures`].
+/// The columns of the further figures in wide tables, in the order of [`more_figures`].
 const MORE_FIGURES: [Column; 4] = [
     ("P95 MS", Alignment::Right),
     ("RETRIES/S", Alignment::Right),
@@ -125,7 +125,8 @@ const OF_CONNECTIONS: [Column; 3] =
     [("TCP OPEN", Alignment::Right), ("TCP/S", Alignment::Right), ("TCP KIB/S", Alignment::Right)];
 const FAILED: Column = ("FAILED BY THE MESH", Alignment::Left);
 
-/// One line for each edge, with the identities that client and server prove. Wide tables have all figures.
+/// A table with one line for each edge, with the identities that client and server prove. Wide tables have all
+/// figures.
 pub(crate) fn identified(report: &StatReport, is_wide: bool) -> String {
     let mut of = vec![("CLIENT", Alignment::Left), ("SERVER", Alignment::Left)];
     of.extend(FIGURES);
@@ -163,7 +164,7 @@ pub(crate) fn identified(report: &StatReport, is_wide: bool) -> String {
     columns::lines(&of, &report.edges.iter().map(row).collect::<Vec<_>>())
 }
 
-/// One line for each rule of a route. Wide tables have all figures.
+/// A table with one line for each rule of a route. Wide tables have all figures.
 pub(crate) fn routes(report: &StatReport, is_wide: bool) -> String {
     let mut of =
         vec![("SERVICE", Alignment::Left), ("ROUTE", Alignment::Left), ("RULE", Alignment::Left)];
@@ -216,13 +217,14 @@ const fn encrypted(signals: &GoldenSignals) -> &'static str {
     }
 }
 
-/// What the mesh itself failed or refused, by cause.
+/// How many requests and connections the mesh itself failed or refused, by cause.
 fn causes(signals: &GoldenSignals) -> String {
     let causes = signals.causes.iter().map(|(cause, count)| format!("{count} {cause}"));
     causes.collect::<Vec<String>>().join(", ")
 }
 
-/// `shop/web` for `spiffe://cluster.local/ns/shop/sa/web`. Other identities are returned unchanged.
+/// The short form of an identity: `shop/web` for `spiffe://cluster.local/ns/shop/sa/web`. Other identities are
+/// returned unchanged.
 fn account(identity: &str) -> String {
     let parts = || {
         let (_, path) = identity.split_once("/ns/")?;
@@ -234,7 +236,7 @@ fn account(identity: &str) -> String {
     }
 }
 
-/// One line for each edge with unanswered requests, because a success rate does not show them.
+/// One line for each edge with unanswered requests, because success rates do not show these.
 pub(crate) fn unanswered(report: &StatReport) -> String {
     let mut text = String::new();
     for edge in &report.edges {
@@ -254,7 +256,7 @@ pub(crate) fn unanswered(report: &StatReport) -> String {
     text
 }
 
-/// The width of the longest of these names, plus the distance to the next column.
+/// The width of a column: the longest of these names, and the distance to the next column.
 pub(crate) fn width<'a>(heading: &str, names: impl Iterator<Item = &'a str>) -> usize {
     let longest = names.map(|name| name.chars().count()).max().unwrap_or_default();
     MIN_NAME.max(heading.len() + 1).max(longest + 2)
@@ -296,7 +298,8 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 
-/// A time in milliseconds with two digits: the buckets that it is interpolated in are up to half of it wide.
+/// A time in milliseconds with two digits. It is interpolated in the buckets of a histogram, whose width is up to
+/// half of the time, so more digits would mean nothing.
 fn ms(value: Option<f64>) -> String {
     let Some(ms) = value else { return "-".to_owned() };
     if ms < 0.01 {
@@ -312,7 +315,7 @@ fn ms(value: Option<f64>) -> String {
     }
 }
 
-/// Why percentiles of rows with requests are missing; empty if all are there.
+/// Why percentiles of rows with requests are missing; empty if none is missing.
 pub(crate) fn missing_percentiles<'a>(
     mut all: impl Iterator<Item = &'a GoldenSignals>,
 ) -> &'static str {

@@ -1,4 +1,4 @@
-//! `leno tap`.
+//! Implements the command `leno tap`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ use proxies::{PollFailure, TappedProxies, TappedProxy};
 
 /// Most workloads that a message names.
 const MAX_NAMED: usize = 20;
-/// Most proxies that are tapped for the requested workloads. As many others are tapped for the other halves of the
-/// requests.
+/// Most proxies that are tapped for the requested workloads. The same number of other proxies is tapped for the
+/// other halves of the requests.
 pub(super) const MAX_PROXIES: usize = 64;
 
 /// Shows the requests of workloads as they happen, with identities, routes, retries and where their time went
@@ -72,7 +72,7 @@ pub(crate) struct Tap {
     pub(super) output: OutputForm,
 }
 
-/// Whose requests, and which of them.
+/// The options that select requests.
 #[derive(Debug, Args)]
 pub(super) struct RequestFilter {
     /// Workloads (web, deploy/web) or single instances (web-0, pod/web-0)
@@ -114,12 +114,12 @@ pub(crate) fn run(tap: &Tap) -> Result<bool> {
     })
 }
 
-/// How long a tap may be open.
+/// Parses how long a tap may be open.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_secs(1), Duration::from_hours(24)))
 }
 
-/// Completes after a time, or never if there is none.
+/// Completes after the time, or never if there is none.
 async fn over(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,
@@ -127,13 +127,14 @@ async fn over(time: Option<Duration>) {
     }
 }
 
-/// Distinguishes the taps of processes that have the same process number in different containers.
+/// The current time. In the name of a tap, it distinguishes processes that have the same process number in
+/// different containers.
 pub(super) fn started() -> u128 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.as_nanos())
 }
 
-/// The filter as parameters of the page `/tap`, each already encoded.
+/// The parameters of the page `/tap` that describe the filter, each already encoded.
 fn query(tap: &Tap, proxies: &TappedProxies, targets: usize) -> Result<String> {
     let targets = u32::try_from(targets).unwrap_or(u32::MAX).max(1);
     let mut query = format!("&rate={}", tap.max_rps.div_ceil(targets));
@@ -147,7 +148,8 @@ fn query(tap: &Tap, proxies: &TappedProxies, targets: usize) -> Result<String> {
 }
 
 impl RequestFilter {
-    /// The filter as parameters of the page. If `from` is given, only requests of this client match.
+    /// The parameters of the page `/tap` that describe the filter. If `from` is given, only requests of this
+    /// client match.
     pub(super) fn query(&self, proxies: &TappedProxies, from: Option<&str>) -> Result<String> {
         if let (Some(to), Some(known)) = (&self.to, proxies.destinations()) {
             known.check(self.namespace.as_deref(), to)?;
@@ -199,18 +201,18 @@ pub(super) struct TapSession {
     id: String,
     query: String,
     targets: BTreeSet<TappedProxy>,
-    /// The proxies of servers, tapped for the other halves of requests.
+    /// The proxies of servers, which are tapped for the other halves of requests.
     others: BTreeSet<TappedProxy>,
     /// Proxies that refused a tap.
     refused: BTreeSet<TappedProxy>,
     joiner: Joiner,
-    /// Requests beyond the rate, and dropped ones, by target.
+    /// For each target, how many requests were beyond the rate, and how many were dropped.
     counts: BTreeMap<TappedProxy, (u64, u64)>,
     shown: u64,
 }
 
 impl TapSession {
-    /// The session for these options. Its first step opens the taps.
+    /// Creates the session for these options. The taps open at its first step.
     pub(super) async fn open(tap: &Tap) -> Result<Self> {
         let proxies = TappedProxies::of(&tap.filter).await?;
         let targets = proxies.of_workloads(&tap.filter)?;
@@ -250,7 +252,7 @@ impl TapSession {
     /// time.
     ///
     /// # Errors
-    /// If no target answers any more.
+    /// None of the targets answers any more.
     pub(super) async fn step(&mut self) -> Result<Vec<TappedRequest>> {
         let targets: Vec<TappedProxy> = self.targets.iter().cloned().collect();
         let others: Vec<TappedProxy> = self.others.iter().cloned().collect();
@@ -259,7 +261,7 @@ impl TapSession {
             join_all(others.iter().map(|proxy| self.poll(proxy, "&marked=true"))),
         );
         let mut ready = Vec::new();
-        // The servers' halves come first, so that the clients' halves are complete at once.
+        // The servers' halves are handled first, so that the clients' halves can be completed at once.
         for (proxy, page) in others.into_iter().zip(of_others) {
             match page {
                 Ok(page) => ready.extend(self.joiner.push(page.requests, false, Instant::now())),
@@ -279,13 +281,13 @@ impl TapSession {
         Ok(ready)
     }
 
-    /// The number of requests beyond the rate, and of those that proxies have dropped.
+    /// The number of requests beyond the rate, and the number of requests that proxies have dropped.
     pub(super) fn missed(&self) -> (u64, u64) {
         let sum = |sum: (u64, u64), one: &(u64, u64)| (sum.0 + one.0, sum.1 + one.1);
         self.counts.values().fold((0, 0), sum)
     }
 
-    /// Takes the page of a target, and notes the servers to which its requests went.
+    /// Handles the page of a target, and remembers the servers to which its requests went.
     fn take(&mut self, proxy: TappedProxy, page: TapPage) -> Vec<TappedRequest> {
         let is_shared = |one: &&TappedRequest| one.is_outbound() && one.mark.is_some() && one.mtls;
         for request in page.requests.iter().filter(is_shared) {
@@ -300,7 +302,7 @@ impl TapSession {
         self.joiner.push(page.requests, true, Instant::now())
     }
 
-    /// Handles a target that does not answer. It may have ended, or this user may not tap it.
+    /// Handles a target that does not answer. It may have ended, or the user may not tap it.
     fn lost(&mut self, proxy: &TappedProxy, reason: PollFailure) -> Result<()> {
         self.targets.remove(proxy);
         if self.targets.is_empty() {
@@ -347,7 +349,7 @@ impl TapSession {
     }
 }
 
-/// The name of the user, for the logs of proxies.
+/// The name of the user, which proxies write to their logs.
 fn user() -> String {
     let of = |name: &str| std::env::var(name).ok();
     let own = || User::from_uid(Uid::current()).ok().flatten().map(|user| user.name);
@@ -357,7 +359,7 @@ fn user() -> String {
     if user.is_empty() { "unknown".to_owned() } else { user }
 }
 
-/// The namespace of a workload, or why there is none.
+/// The namespace of a workload, or an error if it cannot be determined.
 fn namespace_of(names: &WorkloadInstances, namespace: Option<&str>, name: &str) -> Result<String> {
     names.namespace_of(namespace, name).with_context(|| {
         let of: BTreeSet<String> =

@@ -1,4 +1,4 @@
-//! `leno top`.
+//! Implements the command `leno top`.
 
 mod screen;
 mod terminal;

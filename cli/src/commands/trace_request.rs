@@ -1,4 +1,4 @@
-//! `leno trace-request`.
+//! Implements the command `leno trace-request`.
 
 mod hops;
 
@@ -18,10 +18,10 @@ use super::tap::{MAX_PROXIES, RequestFilter, started, time};
 use super::{OutputForm, block_on, print, print_json};
 use hops::Hops;
 
-/// How long to wait for later hops after the request has ended. They have normally ended before it, unless the request
-/// did not wait for them.
+/// How long to wait for later hops after the request has ended. A hop normally ends before the request does,
+/// unless the request did not wait for it.
 const REST: Duration = Duration::from_secs(1);
-/// How long closing all taps may take. Those that are left expire.
+/// How long closing all taps may take. Taps that are not closed by then expire.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Follows the next matching request of a workload over all of its hops, with the decisions of each proxy
@@ -77,14 +77,14 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
     Ok(true)
 }
 
-/// The taps that follow one request.
+/// The taps with which one request is followed.
 struct FollowingTaps<'a> {
     proxies: &'a TappedProxies,
-    /// The targets, each with the query of its tap, which has a number of its own.
+    /// The targets, each with the query of its tap. The query contains a number that identifies the target.
     targets: Vec<(TappedProxy, String)>,
-    /// Proxies to which later hops may come: all that are known.
+    /// The proxies that later hops may reach: all that are known.
     others: BTreeSet<TappedProxy>,
-    /// The query of these proxies' taps.
+    /// The query of the taps for later hops.
     later: String,
     id: String,
     joiner: Joiner,
@@ -94,7 +94,7 @@ struct FollowingTaps<'a> {
 impl<'a> FollowingTaps<'a> {
     fn new(trace: &TraceRequest, proxies: &'a TappedProxies) -> Result<Self> {
         let wanted = &trace.filter;
-        // Older proxies do not know this parameter.
+        // Older proxies do not know this parameter, so it is sent only if needed.
         let bodies = if trace.bodies { "&bodies=true" } else { "" };
         let shown = format!("&decisions=true&headers=true{bodies}");
         let targets = proxies.of_workloads(wanted)?;
@@ -108,7 +108,7 @@ impl<'a> FollowingTaps<'a> {
                 others.len()
             );
         }
-        // The lowest 16 bits contain the number of the target.
+        // The lowest 16 bits are left for the number of the target.
         #[expect(clippy::cast_possible_truncation, reason = "any number serves")]
         let base = (started() as u64) << 16;
         let mut which = wanted.query(proxies, None)?;
@@ -146,11 +146,11 @@ impl<'a> FollowingTaps<'a> {
         Ok(Some(Hops::new(hops.into_iter().filter(|hop| hop.followed == followed).collect())))
     }
 
-    /// The followed request, once it has ended.
+    /// Waits for the request to be chosen and to end.
     async fn first(&mut self) -> Result<TappedRequest> {
         loop {
             let next = Instant::now() + self.proxies.pause();
-            // The taps of later hops have to be open before a target chooses the request.
+            // The taps for later hops must be open before a target chooses the request.
             self.poll_others().await;
             if let Some(request) = self.poll_targets().await? {
                 return Ok(request);
@@ -159,7 +159,7 @@ impl<'a> FollowingTaps<'a> {
         }
     }
 
-    /// Polls the proxies of later hops. A proxy that cannot be tapped is not polled again.
+    /// Polls the proxies that later hops may reach. A proxy that cannot be tapped is not polled again.
     async fn poll_others(&mut self) {
         let others: Vec<TappedProxy> = self.others.iter().cloned().collect();
         let query = format!("id={}-later{}", self.id, self.later);
@@ -183,7 +183,7 @@ impl<'a> FollowingTaps<'a> {
         }
     }
 
-    /// The first request that a target has chosen.
+    /// Polls the targets. Returns the first request that one of them has chosen.
     async fn poll_targets(&mut self) -> Result<Option<TappedRequest>> {
         let (proxies, id) = (self.proxies, &self.id);
         let polls = self.targets.iter().map(|(proxy, query)| async move {

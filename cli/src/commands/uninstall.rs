@@ -1,4 +1,4 @@
-//! `leno uninstall`.
+//! Implements the command `leno uninstall`.
 
 use std::io::IsTerminal as _;
 

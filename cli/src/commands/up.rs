@@ -1,4 +1,4 @@
-//! `leno up`.
+//! Implements the command `leno up`.
 
 mod detach;
 
@@ -234,7 +234,7 @@ pub(crate) struct Up {
 }
 
 pub(crate) fn run(up: &Up) -> Result<bool> {
-    // The keys of the authority are created in this process, so it needs the profile as well.
+    // This process creates the keys of the authority, so it needs the profile as well.
     leno_crypto::select(up.tls_profile).context("--tls-profile")?;
     if (up.detach || up.wait) && !detach::is_background()? {
         let reads_stdin = up.files.iter().any(|file| file.as_os_str() == "-");
@@ -243,7 +243,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
     if up.with_parent {
         set_pdeathsig(Signal::SIGTERM).context("tying leno up to its parent")?;
     }
-    // The filter was parsed once already, when the options were read.
+    // Cannot fail, because the filter was already parsed once when the options were read.
     let filter: Targets = up.log.parse().context("--log")?;
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(lines).with(filter).init();
@@ -304,23 +304,24 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
     Ok(true)
 }
 
-/// Parses settings of the access log as proxies do, so that mistakes are found before a proxy starts.
+/// Checks settings of the access log by parsing them as proxies do, so that mistakes are found before a proxy
+/// starts.
 fn access_log(text: &str) -> Result<String, AccessSettingsError> {
     text.parse::<AccessSettings>().map(|_| text.to_owned())
 }
 
-/// Parses the meshes whose metrics are served too, for the same reason.
+/// Checks the option in advance, like [`access_log`].
 fn metrics_compat(text: &str) -> Result<String, String> {
     text.parse::<MetricsCompat>().map(|_| text.to_owned())
 }
 
-/// Parses settings of traces as proxies do, for the same reason.
+/// Checks settings of traces in advance, like [`access_log`].
 fn traces(text: &str) -> Result<String, TraceSettingsError> {
     text.parse::<TraceSettings>().map(|_| text.to_owned())
 }
 
-/// Parses a trust domain and its source. A file is returned with its absolute path, because the control plane has
-/// another working directory.
+/// Checks a trust domain and the source of its bundle. The path of a file is made absolute, because the control
+/// plane has another working directory.
 fn federation(text: &str) -> Result<String, String> {
     let form = || format!("{text:?} is not DOMAIN=FILE, DOMAIN=https://URL or DOMAIN=workload-api");
     let (domain, source) = text.split_once('=').ok_or_else(form)?;
@@ -343,8 +344,8 @@ fn federation(text: &str) -> Result<String, String> {
     Ok(format!("{domain}={}", parts.join(";")))
 }
 
-/// The absolute path of a trust bundle, which has to exist. A symbolic link is not resolved, because users may replace
-/// the link to switch to another bundle.
+/// The absolute path of a trust bundle, which must exist. A symbolic link is not resolved, because users may
+/// replace the link to switch to another bundle.
 fn bundle_file(file: &str) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("{file:?}: {error}");
     std::fs::metadata(file).map_err(unreadable)?;
@@ -357,7 +358,7 @@ fn resolver(text: &str) -> Result<SocketAddr, String> {
     whole.map_err(|_| format!("{text:?} is not an address: use for example 192.0.2.53"))
 }
 
-/// Parses a lifetime of certificates: whole seconds within the bounds of the certificate authority.
+/// Parses the lifetime of certificates: whole seconds within the limits of the certificate authority.
 fn lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = within(duration(text)?, (MIN_LIFETIME, MAX_LIFETIME))?;
     Ok(Duration::from_secs(lifetime.as_secs()))
@@ -380,12 +381,12 @@ fn directory(text: &str) -> Result<PathBuf, String> {
     if path.is_dir() { Ok(path) } else { Err("it is not a directory".to_owned()) }
 }
 
-/// Parses the grace period. More than a day would be no grace period but a wait.
+/// Parses the grace period, which may be at most one day.
 fn grace(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::ZERO, Duration::from_hours(24)))
 }
 
-/// A time or never.
+/// A duration, or `None` for `never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PromoteAfter(Option<Duration>);
 
@@ -399,7 +400,7 @@ impl PromoteAfter {
     }
 }
 
-/// Checks the filter here. Otherwise every proxy would refuse it at each start.
+/// Checks the log filter here. Otherwise every proxy would refuse it at each start.
 fn filter(text: &str) -> Result<String, String> {
     let wrong = |error| format!("{error}: use for example info or warn,leno_outbound=debug");
     text.parse::<Targets>().map(|_| text.to_owned()).map_err(wrong)

@@ -1,4 +1,4 @@
-//! `leno upgrade`.
+//! Implements the command `leno upgrade`.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use super::{Cluster, RunningMesh, block_on, print};
 
 /// How often to check the progress of the proxies.
 const POLL: Duration = Duration::from_millis(50);
-/// How often to print what is still waited for.
+/// How often to print which instances are still waited for.
 const TOLD: Duration = Duration::from_secs(10);
-/// How many instances are named while they are waited for. At the end all of them are named.
+/// How many instances are named while the command waits. At the end all are named.
 const MAX_NAMED: usize = 3;
 
 /// Prints what this version installs, with the settings of the installation in the cluster
@@ -78,7 +78,7 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
     let mut revision = None;
     loop {
         let status = MeshStatus::read(&layout)?;
-        // Another upgrade may begin meanwhile. It is waited for separately.
+        // Another upgrade may begin meanwhile; this command does not wait for it.
         revision = revision.or(Some(status.proxy_revision).filter(|revision| *revision > before));
         let meshed = || status.instances.iter().filter(|one| one.meshed && one.proxy.is_some());
         let left: Vec<String> =
@@ -99,14 +99,14 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
     }
 }
 
-/// An instance, and why the next process does not serve it yet.
+/// An instance, and the reason why the next process does not serve it yet.
 fn why_not(instance: &InstanceStatus) -> String {
     let otherwise = "its turn has not come, as a few are replaced at a time";
     let why = instance.proxy_waits.as_deref().unwrap_or(otherwise);
     format!("{}/{}: {why}", instance.namespace, instance.name)
 }
 
-/// What is still waited for, in one line.
+/// A line about the instances that are still waited for.
 fn waiting(left: &[String]) -> String {
     let named = left.get(..MAX_NAMED).unwrap_or(left).join("; ");
     let more = left.len().saturating_sub(MAX_NAMED);
@@ -114,7 +114,7 @@ fn waiting(left: &[String]) -> String {
     format!("waiting for the next processes of {}: {named}{more}", counted(left.len()))
 }
 
-/// The error if the next processes do not serve in time, with what to do about it.
+/// The error for next processes that do not serve in time, with what to do about it.
 fn late(mesh: &str, left: &[String], timeout: Duration) -> String {
     format!(
         "after {} s {} served by the processes of before, which go on:\n  {}\nThe next processes are tried on. `{}` has what they print. To go back, \
@@ -135,7 +135,7 @@ fn counted(number: usize) -> String {
     format!("{number} {instances}")
 }
 
-/// Whether an instance is served by a process of this revision or a later one.
+/// Whether a process of this revision or a later one serves an instance.
 fn serves(instance: &InstanceStatus, revision: Option<u64>) -> bool {
     instance.proxy.as_ref().zip(revision).is_some_and(|(proxy, wanted)| proxy.revision >= wanted)
 }

@@ -1,4 +1,4 @@
-//! `leno why`.
+//! Implements the command `leno why`.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ pub(crate) fn run(why: &Why) -> Result<bool> {
         let history = MeshHistory::of(&why.mesh).await?;
         let topology: Topology = history.ask(&target).await?;
         if let Some(namespace) = &why.namespace {
-            // A namespace in the history may not exist any more, so it is not checked.
+            // A namespace that has workloads in the history need not exist any more. Only a namespace without any is
+            // checked.
             let of = |one: &leno_dashboard::api::Workload| one.namespace == *namespace;
             if !topology.workloads.iter().any(of) {
                 history.has_namespace(namespace).await?;

@@ -1,4 +1,4 @@
-//! `leno explain` and `leno analyze` on a cluster.
+//! Tests `leno explain` and `leno analyze` on a cluster.
 
 use std::net::SocketAddr;
 
@@ -38,7 +38,7 @@ async fn a_request_of_a_pod_is_explained_from_the_clusters_objects() {
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}{}", said(&answer));
     }
-    // No kubelet is there, by which the proxies could be asked.
+    // There is no kubelet through which the proxies could be queried.
     let [note] = text.lines().filter(|line| line.starts_with("note")).collect::<Vec<_>>()[..]
     else {
         panic!("{text}")
@@ -57,7 +57,7 @@ async fn a_request_of_a_pod_is_explained_from_the_clusters_objects() {
     assert!(unmeshed.contains("client       shop/plain (no proxy)\n"), "{unmeshed}");
 }
 
-/// `leno authz` listed clients as permitted that such a policy denies.
+/// Regression: `leno authz` listed clients as permitted that such a policy denies.
 #[tokio::test]
 async fn a_policy_that_cannot_be_read_denies_and_is_named() {
     let Some(kube) = binary() else { return };
@@ -105,7 +105,8 @@ async fn page(body: &'static str) -> SocketAddr {
                 let length = body.len();
                 let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
                 stream.write_all(answer.as_bytes()).await.unwrap();
-                // A relay in between may end with this connection before it has passed on what came: the client ends it.
+                // A relay in between may end together with this connection before it has passed on the data. So
+                // the client ends the connection.
                 let _reset = stream.read_line(&mut line).await;
             });
         }
@@ -113,7 +114,7 @@ async fn page(body: &'static str) -> SocketAddr {
     address
 }
 
-// The kubelet runs while the test waits for leno.
+// The kubelet of the test runs while the test waits for `leno`.
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_that_the_clients_proxies_eject_are_marked() {
     let Some(kube) = binary() else { return };

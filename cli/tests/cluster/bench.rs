@@ -1,5 +1,5 @@
-//! `leno bench run` in a cluster without kubelets: what it creates, its errors when it cannot go
-//! on, and that it removes everything.
+//! Tests `leno bench run` in a cluster without kubelets: the objects that it creates, its errors when it cannot
+//! continue, and that it removes everything.
 
 mod disturbing;
 mod restoring;
@@ -29,7 +29,7 @@ const KINDS: [&str; 6] = [
     "admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration",
 ];
 
-/// A pod that waits for its image forever.
+/// The status of a pod that waits for its image forever.
 fn unpulled() -> Value {
     json!({"containerStatuses": [{"name": "bench", "image": "nowhere.example/leno-bench:1", "imageID": "",
         "ready": false, "restartCount": 0,
@@ -49,7 +49,7 @@ struct Bench {
     bed: TestApiServer,
     kubeconfig: PathBuf,
     out: PathBuf,
-    /// A folder that is first in PATH.
+    /// A folder that comes first in `PATH`.
     tools: PathBuf,
 }
 
@@ -64,11 +64,12 @@ impl Bench {
                     "conditions": [{"type": "Ready", "status": "True"}]}});
             bed.apply(node.clone()).await;
             bed.set_status(node.clone()).await;
-            // Applied again without the taint that the API server adds to new nodes; a controller
-            // usually removes it.
+            // Applies the node once more, without the taint that the API server adds to new nodes. Usually a
+            // controller removes that taint.
             bed.apply(node).await;
         }
-        // The bench identifies the cluster by the first; the API server creates the second last.
+        // The bench identifies the cluster by the first of these namespaces. The API server creates the second one
+        // only after a while.
         for name in ["kube-system", "default"] {
             let namespace =
                 json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -89,12 +90,12 @@ impl Bench {
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
-    /// Runs `faces` for one second, one round.
+    /// Runs the scenario `faces` for one second, in one round.
     async fn run(&self, more: &[&str]) -> Output {
         self.run_of("faces", more).await
     }
 
-    /// Runs a scenario for one second, one round.
+    /// Runs a scenario for one second, in one round.
     async fn run_of(&self, scenario: &str, more: &[&str]) -> Output {
         let (file, out) = (self.kubeconfig.to_str().unwrap(), self.out.to_str().unwrap());
         let words = ["run", scenario, "--kubeconfig", file, "--rounds", "1", "--duration", "1s"];
@@ -115,7 +116,7 @@ impl Bench {
         found.unwrap_or_else(|| panic!("no record of {mesh}")).left_out.clone().unwrap_or_default()
     }
 
-    /// Installs a script in place of a tool; it logs how it was called.
+    /// Installs a script in place of a tool. The script logs the arguments with which it was called.
     fn tool(&self, name: &str, script: &str) {
         let path = self.tools.join(name);
         let log = self.tools.join("calls");
@@ -131,8 +132,9 @@ impl Bench {
         text.lines().map(of).collect()
     }
 
-    /// Creates an object each time a tool has been called like this, a number of times, and then a
-    /// file that tells the script so: as if the tool itself had created the object.
+    /// Creates an object each time a tool has been called with these arguments, for the given number of calls.
+    /// After each it creates a file that the script waits for, so that the tool itself seems to have created the
+    /// object.
     async fn makes_when(&self, (call, times): (&str, usize), done: &Path, object: Value) {
         for nth in 1..=times {
             let called = || self.calls().iter().filter(|one| one.starts_with(call)).count();
@@ -153,7 +155,7 @@ impl Bench {
 
     async fn everything(&self) -> Vec<String> {
         let all = self.bed.names(&KINDS).await;
-        // Without those that the API server creates at some time by itself.
+        // Left out are the namespaces that the API server creates by itself at some time.
         all.into_iter().filter(|name| !name.starts_with("Namespace kube-")).collect()
     }
 }
@@ -242,7 +244,7 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    // The pod counts as running, but cannot be reached, because there is no kubelet.
+    // The pod counts as running, but it cannot be reached, because there is no kubelet.
     let _hands = TestControllers::begin(&bench.bed, OURS, ready());
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.env_remove("KUBECONFIG").env("HOME", "/nonexistent");
@@ -283,7 +285,7 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
 async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
-    // Leno's own images cannot be derived from one without a tag.
+    // The names of Leno's own images cannot be derived from an image without a tag.
     let image = ["--image", "nowhere.example/leno@sha256:00"];
     let missing =
         bench.run(&[&["--mesh", "none,linkerd", "--no-install"], &image[..]].concat()).await;
@@ -335,8 +337,8 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
     assert!(bench.why("linkerd").contains("linkerd is missing: curl"), "{}", bench.why("linkerd"));
     fs::remove_dir_all(&bench.out).unwrap();
 
-    // The first tool creates something, fails, and removes what it knows of. The second prints
-    // documents to apply; then a CustomResourceDefinition turns out to be missing.
+    // The first tool creates something, fails, and removes what it knows of. The second prints documents to apply;
+    // then a CustomResourceDefinition turns out to be missing.
     let made = bench.tools.join("made");
     let script = format!(
         "[ $1 = uninstall ] || {{ until [ -e {0} ]; do sleep 0.1; done; rm {0}; echo no room >&2; exit 1; }}",
@@ -400,7 +402,7 @@ async fn a_user_without_rights_is_told_which_are_missing() {
     for word in ["list nodes", "create pods/attach", "docs/guide/bench.md"] {
         assert!(text.contains(word), "{word} is not in {text}");
     }
-    // The rights in the guide suffice.
+    // The rights in the guide are sufficient.
     let guide = include_str!("../../../docs/guide/bench.md");
     let (_, role) = guide.split_once("```yaml\n").unwrap();
     bench.bed.apply_yaml(role.split_once("```").unwrap().0).await;
@@ -413,7 +415,7 @@ async fn a_user_without_rights_is_told_which_are_missing() {
     assert!(run.status.success(), "{}", said(&run));
     assert!(bench.why("none").contains("ErrImagePull"), "{}", bench.why("none"));
 
-    // They suffice for measuring, but not for installing.
+    // These rights are sufficient for measuring, but not for installing.
     let before = bench.everything().await;
     bench.tool("linkerd", "exit 1");
     for (mesh, right) in [("leno", "create clusterroles.rbac"), ("linkerd", "create secrets")] {

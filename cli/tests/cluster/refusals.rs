@@ -1,4 +1,4 @@
-//! The errors for a cluster that cannot be queried.
+//! Tests the errors for a cluster that cannot be queried.
 
 use leno_testkit::proxy::reserved;
 use leno_testkit_api::binary;
@@ -20,7 +20,7 @@ async fn a_missing_right_is_named_and_one_namespace_may_be_enough() {
     assert!(text.contains(missing) && text.contains("at the cluster scope"), "{text}");
     assert!(text.contains("docs/guide/kubernetes.md"), "{text}");
 
-    // A developer with a role in one namespace.
+    // The account of a developer with a role in one namespace.
     let api = "rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]);
     shop.bed
@@ -41,7 +41,8 @@ async fn a_missing_right_is_named_and_one_namespace_may_be_enough() {
     }
 }
 
-/// The client of the cluster was used on another runtime than its own, so that no answer ever came.
+/// Regression: the client of the cluster was used in another runtime than the one in which it was created, and no
+/// answer ever arrived.
 #[tokio::test]
 async fn the_authority_of_a_cluster_is_asked_for_and_a_control_plane_that_does_not_run_is_told_of()
 {
@@ -75,7 +76,8 @@ async fn a_cluster_that_is_not_named_or_not_there_is_told_of() {
 fn no_mesh_at_all_is_told_of_with_the_ways_to_name_one() {
     let text = said(&leno_alone(&QUESTION));
     assert!(text.contains("no mesh runs here, ") && text.contains("--kubeconfig FILE"), "{text}");
-    // No server listens there, and while this socket is bound, the kernel assigns its port to no other program.
+    // No server listens at this address. While this socket is bound, the kernel assigns its port to no other
+    // program.
     let (address, _reservation) = reserved().unwrap();
     let port = address.port();
     let file = tempfile::NamedTempFile::new().unwrap();

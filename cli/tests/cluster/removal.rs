@@ -1,4 +1,4 @@
-//! `leno uninstall` when it cannot proceed, and how `leno check` reports a removal.
+//! Tests `leno uninstall` when it cannot proceed, and how `leno check` reports a removal.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ fn webhooks() -> String {
     all.split("---\n").filter(webhook).collect::<Vec<_>>().join("---\n")
 }
 
-/// What an installation has that gives pods a folder of their node, and one that does not has not.
+/// The admission policy that an installation has if its pods get a folder of their node.
 fn admission_policy() -> String {
     let values = ["identity.workloadApi.volume=hostPath".to_owned()];
     let all = leno_charts::render(&Values::load(&[], &values).unwrap(), NAMESPACE).unwrap();
@@ -48,8 +48,8 @@ async fn set_step(bed: &TestApiServer, step: Value) {
     bed.merge(namespace(), json!({"metadata": {"annotations": {"leno.dev/removal": step}}})).await;
 }
 
-/// The shop, with a control plane that counts as ready. Its pods' proxies are queried, but cannot
-/// be reached.
+/// The shop, with a control plane that counts as ready. The proxies of its pods are queried, but they cannot be
+/// reached.
 async fn shop(kube: &Path) -> Shop {
     let shop = Shop::open(kube, &[]).await;
     let mut controller = of_apps("Deployment", "leno-controller");
@@ -58,7 +58,7 @@ async fn shop(kube: &Path) -> Shop {
     shop
 }
 
-/// A removal that waits for proxies; killed at the end of the test.
+/// A removal that waits for proxies. It is killed at the end of the test.
 struct Running(Option<Child>);
 
 impl Running {
@@ -80,7 +80,7 @@ impl Running {
         running
     }
 
-    /// Its error message.
+    /// Waits for the removal to end; returns its error message.
     fn refusal(mut self) -> String {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let text = said(&output);
@@ -116,8 +116,8 @@ async fn a_removal_ends_where_the_mesh_is_installed_beside_it() {
         assert!(shop.bed.get(kept.clone()).await.is_some(), "{kept}");
     }
 
-    // The control plane has found the webhooks and taken the step back, even if they have been
-    // deleted since.
+    // The control plane has found the webhooks and cancelled the step, even if the webhooks have been deleted
+    // since.
     set_step(&shop.bed, json!("plaintext")).await;
     let removal = Running::begin(&shop).await;
     assert_eq!(
@@ -141,7 +141,7 @@ async fn of_two_removals_the_one_that_began_last_goes_on_and_the_other_says_so()
     assert!(text.contains("another leno uninstall goes on with this removal"), "{text}");
     assert!(text.contains("repeat leno uninstall") && !text.contains("installed again"), "{text}");
 
-    // A removal does this at its end.
+    // Does what a removal does at its end.
     shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
     let nothing = json!({"leno.dev/removal": null, "removal.leno.dev/run": null});
     shop.bed.merge(namespace(), json!({"metadata": {"annotations": nothing}})).await;
@@ -206,8 +206,8 @@ async fn a_removal_that_lacks_a_right_changes_nothing_and_one_that_has_them_ends
     assert!(shop.bed.get(injector()).await.is_some());
     assert_eq!(annotation(&shop.bed, "leno.dev/removal").await, None);
 
-    // If the definitions are kept, the right to delete them is not needed. No pod has to be told of
-    // the removal.
+    // If the definitions are kept, the right to delete them is not needed. There is no pod that must apply the
+    // removal.
     let mut enough = rights();
     enough.retain(|rule| rule["apiGroups"] != json!(["apiextensions.k8s.io"]));
     let enough = shop.allowed("enough", json!(enough)).await;
@@ -218,7 +218,7 @@ async fn a_removal_that_lacks_a_right_changes_nothing_and_one_that_has_them_ends
         let metadata = json!({"name": pod, "namespace": "shop"});
         shop.bed.delete(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
     }
-    // An upgrade has left it, which deletes nothing.
+    // An upgrade has left this policy, because upgrades delete nothing.
     shop.bed.apply_yaml(&admission_policy()).await;
     let left = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"].map(
         |kind| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "leno-workload-api"}}),
@@ -244,7 +244,7 @@ async fn a_removal_ends_after_the_supervisors_of_node_proxies() {
     for name in ["web-7d9c-aaaaa", "web-7d9c-bbbbb", "cart-0", "plain"] {
         shop.bed.delete(pod("shop", name)).await;
     }
-    // No pod has to be told of the removal, and no controller would finish deleting a namespace.
+    // There is no pod that must apply the removal, and no controller that would finish deleting a namespace.
     shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
     let mut own = namespace();
     own["metadata"]["labels"] = json!({"app.kubernetes.io/part-of": "others"});
@@ -280,13 +280,12 @@ async fn a_node_whose_agent_cannot_begin_is_not_taken_for_clean() {
         let metadata = json!({"name": pod, "namespace": "shop"});
         shop.bed.delete(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
     }
-    // No pod has to be told of the removal, and no controller would finish deleting a namespace.
+    // There is no pod that must apply the removal, and no controller that would finish deleting a namespace.
     shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
     let mut own = namespace();
     own["metadata"]["labels"] = json!({"app.kubernetes.io/part-of": "others"});
     shop.bed.merge(own.clone(), own).await;
-    // As after an upgrade to an image that does not exist: this pod is new, and the one before it
-    // captured pods.
+    // As after an upgrade to an image that does not exist: this pod is new, and its predecessor captured pods.
     let node = json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "n1", "labels": {"kubernetes.io/os": "linux"}},
         "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});

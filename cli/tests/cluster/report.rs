@@ -1,5 +1,5 @@
-//! `leno bug-report` with only an API server, and `leno inject`, `leno stat` and `leno diagnostics`
-//! with one.
+//! Tests `leno bug-report`, `leno inject`, `leno stat` and `leno diagnostics` on a cluster that is only an API
+//! server.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::shop::{Shop, by, leno, leno_at, out, said};
 
-/// A word in every planted secret.
+/// A word that every planted secret contains.
 const PLANTED: &str = "hunter2";
 
 /// A pod with a secret in every field where users put one.
@@ -185,7 +185,7 @@ async fn a_pod_in_node_mode_is_one_with_a_proxy() {
     assert!(lines.contains("mode         node\n") && !lines.contains("image"), "{lines}");
     let explained = plain(&["explain", "-n", "shop", "pod/plain", "--", "http://cart/"]);
     assert!(out(&explained).contains("client       shop/plain\n"), "{}", said(&explained));
-    // A user without the right to read namespaces is told of pods by what these set themselves.
+    // For a user without the right to read namespaces, only the settings of the pods themselves count.
     let rules = json!([{"apiGroups": [""], "resources": ["pods", "pods/portforward"],
         "verbs": ["get", "list", "create"]}]);
     let weak =
@@ -245,7 +245,7 @@ async fn why_the_capture_of_a_pod_is_not_known_is_said_with_a_remedy() {
         (code, &report["capture"], &report["pod"]["node"]),
         (Some(1), &Value::Null, &json!("n1"))
     );
-    // The agent does not run: the port-forward ends at its node.
+    // The agent does not run, so the port-forward fails at its node.
     let asked = "ask pod leno-system/leno-agent-x for /captures?pod=shop/placed: ";
     assert!(report["unknown"][0].as_str().unwrap().starts_with(asked), "{report}");
 }

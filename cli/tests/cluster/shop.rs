@@ -1,4 +1,4 @@
-//! A small shop in a cluster, and the command line against it.
+//! A small shop in a cluster, and functions that run the command line against it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,13 +8,13 @@ use leno_testkit_api::objects::{http_route_definition, pod, service, slice};
 use leno_testkit_api::{TestApiServer, until};
 use serde_json::{Value, json};
 
-/// Runs `leno` with these arguments; only they can select the cluster.
+/// Runs `leno` with these arguments. Nothing but the arguments selects the cluster.
 pub(crate) fn leno(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.env_remove("KUBECONFIG").env("HOME", "/nonexistent").args(words).output().unwrap()
 }
 
-/// The same, where root sees no mesh that other tests have started on this machine.
+/// Like [`leno`], but root does not see the meshes that other tests have started on this machine.
 pub(crate) fn leno_alone(words: &[&str]) -> Output {
     if !nix::unistd::geteuid().is_root() {
         return leno(words);
@@ -25,8 +25,8 @@ pub(crate) fn leno_alone(words: &[&str]) -> Output {
     command.env_remove("KUBECONFIG").env("HOME", "/nonexistent").output().unwrap()
 }
 
-/// Runs `leno` against the cluster of a kubeconfig. Its flag goes first, because some commands end
-/// in free words.
+/// Runs `leno` against the cluster of a kubeconfig. The flag for the kubeconfig comes first, because some commands
+/// end with free words.
 pub(crate) fn leno_at(kubeconfig: &Path, words: &[&str]) -> Output {
     let (command, rest) = words.split_first().unwrap();
     let file = kubeconfig.to_str().unwrap();
@@ -46,7 +46,7 @@ pub(crate) fn json_of(output: &Output) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}{}", out(output), said(output)))
 }
 
-/// The installation without its webhooks, which no server would answer.
+/// The objects of an installation without its webhooks, which no server would answer.
 fn installation(settings: &[&str]) -> String {
     let settings: Vec<String> = settings.iter().map(|one| (*one).to_owned()).collect();
     let values = Values::load(&[], &settings).unwrap();
@@ -94,13 +94,13 @@ impl Shop {
         shop
     }
 
-    /// Creates a pod, with a status as its node would report it.
+    /// Creates a pod, with a status such as its node would report.
     pub(crate) async fn run(&self, pod: Value) {
         self.bed.apply(pod.clone()).await;
         self.bed.set_status(pod).await;
     }
 
-    /// A kubeconfig of a service account with these rights in the whole cluster.
+    /// A kubeconfig for a service account with these rights in the whole cluster.
     pub(crate) async fn allowed(&self, name: &str, rules: Value) -> PathBuf {
         let account = json!({"name": name, "namespace": "office"});
         self.bed
@@ -120,7 +120,7 @@ impl Shop {
         self.token_of(name).await
     }
 
-    /// A kubeconfig of a service account in the namespace `office`.
+    /// A kubeconfig for a service account in the namespace `office`.
     pub(crate) async fn token_of(&self, name: &str) -> PathBuf {
         let token = self.bed.token(("office", name), None, None).await;
         self.bed.kubeconfig(&format!("{name}.kubeconfig"), self.bed.port, &token)

@@ -1,8 +1,8 @@
-//! Follows the quick start and the task pages as a reader does: writes their files into an empty
-//! folder and runs their commands as written, with the built `leno` on PATH.
+//! Follows the quick start and the task pages as a reader does: writes their files into an empty folder, and runs
+//! their commands as written, with the built `leno` on PATH.
 //!
-//! The meshes of the pages have no name, so the pages take turns, and this machine must run no mesh
-//! called `default`.
+//! The meshes of the pages have no name of their own, so the pages run one after the other, and this machine must
+//! run no mesh called `default`.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -21,11 +21,11 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use page::{Step, shows};
 
-/// The test that follows the page which needs a cluster (`make e2e`).
+/// The test that follows the one page for which a cluster is needed (`make e2e`).
 const IN_A_CLUSTER: &str = include_str!("../../../e2e/cluster/quickstart_test.go");
 
-/// How long a command is repeated until it prints what its page shows: edits take effect within a
-/// second, on a machine that does nothing else.
+/// How long a command is repeated until it prints what its page shows. On an idle machine, edits take effect
+/// within a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long one run of a command may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -57,7 +57,7 @@ fn authorization() {
     follow("docs/tasks/authorization.md");
 }
 
-/// The page needs programs that are built as Go modules. Without them this test is skipped.
+/// The page needs programs that are built as Go modules. If these are missing, the test is skipped.
 #[test]
 fn sign_in() {
     let installed = ["oauth2-proxy", "oidc"].map(|tool| install_or_skip(tool).unwrap());
@@ -117,7 +117,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Takes the steps of a page, which has to end the mesh that it starts.
+/// Follows the steps of a page. The page must end the mesh that it starts.
 fn follow(name: &str) {
     static TURN: Mutex<()> = Mutex::new(());
     if !nix::unistd::geteuid().is_root() {
@@ -125,7 +125,7 @@ fn follow(name: &str) {
         println!("skipped: needs root");
         return;
     }
-    // A page that failed has removed its mesh all the same.
+    // Poisoning is ignored, because a page that failed has removed its mesh as well.
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let page = root().join(name);
     let steps = page::steps(&fs::read_to_string(&page).unwrap());
@@ -143,7 +143,7 @@ fn follow(name: &str) {
 struct Reader<'a> {
     page: &'a str,
     folder: tempfile::TempDir,
-    /// The file for the output of commands. It is outside of the page's own folder.
+    /// The file for the output of commands. It is outside the page's own folder.
     output: tempfile::NamedTempFile,
     mesh: Layout,
 }
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
         Self { page, folder, output: tempfile::NamedTempFile::new().unwrap(), mesh }
     }
 
-    /// Runs a command, again and again where it does not yet print what the page shows.
+    /// Runs a command. If it does not print what the page shows, repeats it until it does.
     fn run(&self, line: usize, command: &str, shown: Option<&[String]>) {
         let place = format!("{}:{line}: $ {command}", self.page);
         let deadline = Instant::now() + PATIENCE;
@@ -182,7 +182,8 @@ impl<'a> Reader<'a> {
 
     /// Runs a command once, and returns how it ended and what it printed.
     fn once(&self, place: &str, command: &str) -> (ExitStatus, String) {
-        // A file and no pipe: what a command leaves in the background would hold a pipe open.
+        // A file rather than a pipe, because a process that the command leaves in the background would keep a pipe
+        // open.
         let output = File::create(self.output.path()).unwrap();
         let leno = Path::new(env!("CARGO_BIN_EXE_leno")).parent().unwrap();
         let path = std::env::var("PATH").unwrap_or_default();

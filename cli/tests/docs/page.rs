@@ -1,11 +1,11 @@
-//! What a page tells its reader to do, and whether a command prints what the page shows.
+//! Reads the steps that a page tells its reader to take, and checks whether a command prints what the page shows.
 //!
 //! - A fenced block whose first line is `# NAME.EXTENSION` is a file of that name.
 //! - A block of `console` has commands after `$ ` (continued after `> `), each followed by what it
 //!   prints. A command without output has to succeed.
-//! - All other blocks, such as commands for a cluster in a block of `sh`, are for reading.
+//! - All other blocks, such as commands for a cluster in a block of `sh`, are for reading only.
 
-/// One step of a page.
+/// A step that a page tells its reader to take.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     File {
@@ -13,15 +13,15 @@ pub(crate) enum Step {
         text: String,
     },
     Command {
-        /// The line of the page, from 1.
+        /// The command's line in the page, from 1.
         line: usize,
         command: String,
-        /// What the page shows as its output.
+        /// The output that the page shows.
         shown: Option<Vec<String>>,
     },
 }
 
-/// The steps of a page, in its order.
+/// The steps of a page, in order.
 pub(crate) fn steps(page: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut lines = page.lines().enumerate();
@@ -63,8 +63,9 @@ fn commands(block: &[(usize, &str)], steps: &mut Vec<Step>) {
     }
 }
 
-/// Whether `printed` is what the page shows: `...` stands for any text of a line, or as a line by
-/// itself for any lines; `~90` for a number from 45 to 180. Any white space is a single space.
+/// Whether the output `printed` is what the page shows. In the page, `...` stands for any text within a line, or,
+/// as a line by itself, for any lines; `~90` stands for a number from 45 to 180. Any white space counts as a
+/// single space.
 pub(crate) fn shows(shown: &[String], printed: &str) -> bool {
     let one_space = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let shown: Vec<String> = shown.iter().map(|line| one_space(line)).collect();
@@ -106,7 +107,7 @@ fn line_matches(shown: &str, printed: &str) -> bool {
     }
 }
 
-/// The number that a text begins with, and what follows it.
+/// The number at the beginning of a text, and the rest of the text.
 fn number(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))

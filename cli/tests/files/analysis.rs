@@ -1,4 +1,4 @@
-//! `leno explain` and `leno analyze` on files, from the command line.
+//! Tests `leno explain` and `leno analyze` on files, from the command line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ fn a_request_is_explained_from_a_file() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("use http, https, grpc"), "{wrong:?}");
 }
 
-/// Who may call `cart`, in a file of its own.
+/// A policy about the clients of `cart`, in a file of its own.
 const POLICY: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: AuthorizationPolicy
@@ -98,7 +98,7 @@ fn authorization_is_asked_from_files() {
     assert!(out(&denied).contains("permitted    no: Allow policies are"), "{}", out(&denied));
     let permitted = ask(&check, SHOP);
     assert_eq!(permitted.status.code(), Some(0), "{permitted:?}");
-    // A port that neither the workload nor a service has is not answered for another one.
+    // A port that neither the workload nor a service has must not get the answer for another port.
     let elsewhere = ask(&["cart", "--from", "web", "--", "GET", "http://cart:8081/items"], SHOP);
     assert_eq!(elsewhere.status.code(), Some(2), "{elsewhere:?}");
     let errors = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
@@ -163,7 +163,7 @@ fn mistakes_decide_the_exit_code() {
     assert!(out(&bad).starts_with(place), "{}", out(&bad));
     assert!(out(&bad).ends_with("; did you mean cart?\n1 error, 0 warnings\n"), "{}", out(&bad));
 
-    // A document that does not parse is a finding, too.
+    // A document that cannot be parsed is a finding as well.
     let misspelt = analyze(&["-o", "json"], &SHOP.replace("backendRefs", "backendRef"));
     assert_eq!(misspelt.status.code(), Some(1));
     let report: serde_json::Value = serde_json::from_slice(&misspelt.stdout).expect("JSON");
@@ -174,7 +174,7 @@ fn mistakes_decide_the_exit_code() {
     assert_eq!(finding["reason"], "unknown field: did you mean backendRefs?");
 }
 
-/// A Service that names its address, behind [`SHOP`].
+/// A Service that specifies its own address, to be appended to [`SHOP`].
 const ADDRESSED: &str = "---
 apiVersion: v1
 kind: Service
@@ -216,7 +216,7 @@ fn files_are_judged_at_the_addresses_of_the_mesh() {
         errors,
         "leno: workloads and services have the same range, 10.89.0.0/16: choose two\n"
     );
-    // A mesh that runs has its addresses already.
+    // A running mesh already has its addresses, so the options are refused.
     for words in [
         &["explain", "web", "--workload-range", "10.1.0.0/16", "--", "http://cart/"][..],
         &["authz", "--service-range", "10.1.0.0/16"],
@@ -375,7 +375,7 @@ fn a_file_that_is_named_twice_is_read_once() {
             "{names:?}"
         );
     }
-    // Two documents of one name are still a mistake, in one file and in two.
+    // Two documents with the same name are still a mistake, whether in one file or in two.
     let said = leno(&["analyze", "shop.yaml"], &format!("{SHOP}---{SHOP}"));
     assert!(
         out(&said).contains("Workload shop/web is already defined at shop.yaml:2:1"),

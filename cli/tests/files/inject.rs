@@ -1,4 +1,4 @@
-//! `leno inject` and `leno uninject`, from the command line.
+//! Tests `leno inject` and `leno uninject`, from the command line.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ fn leno(arguments: &[&str], input: &str) -> Output {
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("leno can be run");
     let mut stdin = child.stdin.take().expect("it is a pipe");
-    // The process may have exited already because of its arguments.
+    // The process may have exited already because its arguments are wrong.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     child.wait_with_output().expect("it ends")

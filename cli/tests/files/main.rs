@@ -1,4 +1,4 @@
-//! `leno` on files, from the command line.
+//! Tests `leno` on files, from the command line.
 
 mod analysis;
 mod inject;

@@ -1,9 +1,10 @@
-//! What `leno analyze` prints of each mistake, whole: a reader has nothing else to go by.
+//! Tests the whole message that `leno analyze` prints for each mistake, because the message is all that a reader
+//! gets.
 
 use std::fs;
 use std::process::Command;
 
-/// The begin of a Workload and of a TrafficPolicy for its service: five lines each.
+/// The beginning of a Workload, and the beginning of a TrafficPolicy for its service: five lines each.
 const WORKLOAD: &str = "apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: web, namespace: uni}
@@ -16,10 +17,10 @@ metadata: {name: p, namespace: uni}
 spec:
   targetRefs: [{group: '', kind: Service, name: web}]
 ";
-/// The ports of the Workload, on its sixth line, and what ends its document.
+/// The ports of the Workload, on its sixth line, followed by the separator of the next document.
 const PORTS: &str = "  ports: [{name: http, port: 80, appProtocol: http}, {name: db, port: 81, appProtocol: tcp}]\n---\n";
 
-/// The exit code of `leno analyze` on a file with these bytes, and all that it prints.
+/// The exit code of `leno analyze` on a file with these bytes, and everything that it prints.
 fn analyze(bytes: &[u8]) -> (Option<i32>, String) {
     let directory = tempfile::tempdir().expect("a directory");
     fs::write(directory.path().join("mesh.yaml"), bytes).expect("a file");
@@ -30,7 +31,7 @@ fn analyze(bytes: &[u8]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// Each text has these lines printed of it, an error each.
+/// Checks that for each text exactly these lines are printed as errors.
 fn refused(cases: &[(&str, &[&str])]) {
     for (text, lines) in cases {
         let count = match lines.len() {
@@ -42,7 +43,7 @@ fn refused(cases: &[(&str, &[&str])]) {
     }
 }
 
-/// Each text has this line printed of it, and is run all the same.
+/// Checks that for each text this line is printed, and that the text is accepted nevertheless.
 fn warned(cases: &[(String, &str)]) {
     for (text, line) in cases {
         let expected = format!("{line}\n0 errors, 1 warning\n");
@@ -119,7 +120,7 @@ fn what_is_larger_than_32_mib_is_refused_and_not_cut() {
         analyze(large.as_bytes()),
         (Some(1), format!("mesh.yaml: {reason}\n1 error, 0 warnings\n"))
     );
-    // As is what a pipe brings.
+    // Input from a pipe is accepted as well.
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("compose.yaml");
     fs::write(&file, large).expect("a file");

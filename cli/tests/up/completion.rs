@@ -1,4 +1,4 @@
-//! Completion in a real bash, zsh and fish, beside a mesh that runs.
+//! Tests completion in a real bash, zsh and fish, while a mesh runs.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -25,7 +25,7 @@ metadata: {name: worker, namespace: batch, labels: {leno.dev/inject: disabled}}
 spec: {command: [sleep, infinity]}
 ";
 
-/// Sources the script and presses Tab behind the words that are its arguments.
+/// Sources the completion script and presses Tab after the words in its arguments.
 const BASH: &str = r#"
 source <(leno completion bash)
 read -r -a registered <<<"$(complete -p leno)"
@@ -39,7 +39,7 @@ COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_TYPE=9
 for one in "${COMPREPLY[@]}"; do printf '%s\n' "$one"; done
 "#;
 
-/// The `.zshrc` of a shell whose first line is completed as the user types it, with all matches inserted.
+/// The `.zshrc` of a shell that completes its first line as the user types it, and inserts all matches.
 const ZSHRC: &str = r#"
 autoload -Uz compinit; compinit -u -D
 source <(leno completion zsh)
@@ -54,10 +54,10 @@ zle-line-init() {
 zle -N zle-line-init
 "#;
 
-/// Prints what is offered, each with what it means.
+/// Prints the offered completions, each with its description.
 const FISH: &str = "leno completion fish | source; complete -C \"$LINE\"";
 
-/// The shells whose scripts `leno completion` prints for.
+/// The shells for which `leno completion` prints scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shell {
     Bash,
@@ -66,7 +66,7 @@ enum Shell {
 }
 
 impl Shell {
-    /// All that are installed.
+    /// All shells that are installed.
     fn all() -> Vec<Self> {
         let all = [(Self::Bash, "bash"), (Self::Zsh, "zsh"), (Self::Fish, "fish")];
         all.into_iter()
@@ -75,7 +75,7 @@ impl Shell {
             .collect()
     }
 
-    /// What it offers at the end of a line, `leno` of this build being on its PATH.
+    /// The completions that the shell offers at the end of a line, with this build's `leno` on its PATH.
     fn offers(self, directory: &Path, line: &str) -> Vec<String> {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(".zshrc"), ZSHRC).unwrap();
@@ -105,7 +105,7 @@ impl Shell {
             Self::Zsh => {
                 let completed = std::fs::read_to_string(home.path().join("completed")).unwrap();
                 let begun = line.rfind(' ').map_or(0, |space| space + 1);
-                // A line to which nothing fits stays what it is.
+                // If nothing matches, the line stays as it is.
                 let changed = completed.trim_end_matches('\n') != line;
                 let words = completed.get(begun..).filter(|_| changed).unwrap_or_default();
                 words.split_whitespace().map(str::to_owned).collect()
@@ -128,7 +128,7 @@ fn is_installed(program: &str) -> bool {
     tools::find_or_skip(program, program).unwrap().is_some()
 }
 
-/// With `leno` of this build in front.
+/// The search path, with this build's `leno` first.
 fn path() -> std::ffi::OsString {
     let programs = Path::new(env!("CARGO_BIN_EXE_leno")).parent().unwrap().to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -159,7 +159,7 @@ fn shells_complete_commands_values_and_the_names_of_what_runs() {
         ("leno exec @ shop/", &["shop/web", "shop/web-0", "shop/web-1"]),
         ("leno explain @ worker-", &["worker-0"]),
         ("leno diagnostics proxy @ worker-", &["worker-0"]),
-        // No such mesh.
+        // There is no mesh with this name.
         ("leno logs --name nope we", &[]),
         ("leno logs --t", &["--tail", "--timestamps"]),
     ] {
@@ -171,8 +171,8 @@ fn shells_complete_commands_values_and_the_names_of_what_runs() {
     }
 }
 
-/// As the user `daemon`, which sudo lets through without a password if `$1` is NOPASSWD:. A mount namespace keeps
-/// the machine's own rules as they are.
+/// Runs a command as the user `daemon`. sudo permits this user everything without a password if `$1` is `NOPASSWD:`. A
+/// mount namespace keeps the machine's own rules unchanged.
 const AS_DAEMON: &str = r#"
 set -e
 mount --bind "$2" /mnt
@@ -194,7 +194,7 @@ fn another_user_is_offered_names_where_sudo_needs_no_password() {
     for (password, asked, expected) in [
         ("NOPASSWD:", "1", "web\nweb-0\nweb-1\n"),
         ("NOPASSWD:", "0", ""),
-        // One that needs a password is not asked for it.
+        // If sudo needs a password, the user is not asked for it.
         ("PASSWD:", "1", ""),
     ] {
         let directory = tempfile::tempdir().unwrap();

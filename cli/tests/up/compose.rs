@@ -1,4 +1,4 @@
-//! `leno up compose.yaml`.
+//! Tests `leno up compose.yaml`.
 
 use leno_testkit::proxy::reserved;
 
@@ -44,7 +44,7 @@ fn a_compose_file_runs_as_a_mesh() {
         "green $1\nkept"
     );
     let page = format!("http://{address}/");
-    // The health check says nothing of the port, so the server may not listen yet.
+    // The health check does not look at the port, so the server may not listen yet.
     mesh.wait_for("an answer at the published port", || {
         let curl =
             std::process::Command::new("curl").args(["-sf", "-o", "/dev/null", &page]).status();
@@ -86,7 +86,7 @@ fn a_compose_file_is_one_in_a_folder_and_on_standard_input_too() {
     }
 }
 
-/// A service whose image is unpacked, and one of this machine.
+/// A service with an unpacked image, and a service that runs a program of this machine.
 const BOXED: &str = "
 name: boxed
 services:
@@ -104,7 +104,7 @@ services:
     restart: always
 ";
 
-/// Makes a root file system of a few programs of this machine in `$1`, as `docker export` leaves one.
+/// Creates a root file system from a few programs of this machine in `$1`, like one that `docker export` writes.
 const UNPACK: &str = r#"
 set -e
 mkdir -p "$1"/{bin,dev,etc,mnt/data,proc,srv,sys,tmp}
@@ -145,10 +145,10 @@ fn a_service_whose_image_is_unpacked_runs_in_it() {
         "kept\nread-only"
     );
     assert!(app("cat /etc/resolv.conf").starts_with("nameserver 10.89.0.1\nsearch boxed."));
-    // It is in the mesh: its name server, its proxy, mTLS.
+    // The service is in the mesh: it has the mesh's name server, a proxy, and mTLS.
     let request = "exec 3<>/dev/tcp/web/8080; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; read -r line <&3; echo $line";
     assert!(app(request).contains(" 200 OK"), "{}", mesh.log());
-    // What it writes stays in the directory.
+    // Files that the service writes stay in the directory.
     let kept = mesh.directory().join("img/tmp/kept");
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), "green\n");
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(kept).unwrap()), 70);
@@ -158,7 +158,7 @@ fn a_service_whose_image_is_unpacked_runs_in_it() {
     assert_eq!(mesh.remains(), [""; 0]);
 }
 
-/// Each mistake, and the line that is printed of it.
+/// Each mistake, with the line that is printed for it.
 const REFUSED: [(&str, &str); 14] = [
     (
         "image: nginx",
@@ -218,7 +218,7 @@ fn what_cannot_be_honoured_is_named_with_its_line_and_a_remedy() {
             ":2:3: services.web.command: no command comes with an image that is unpacked: \
                                     write one\n",
         ),
-        // Of what comes with an image, the image alone is named.
+        // Of the settings that come with an image, only the image itself is named.
         (
             "web: {image: nginx}",
             ":2:16: services.web.image: leno up pulls no images: unpack it, for example with docker export, and \

@@ -1,4 +1,4 @@
-//! Workloads that run on a schedule.
+//! Tests workloads that run on a schedule.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -8,7 +8,7 @@ use leno_local::status::{MeshStatus, Schedule};
 
 use crate::mesh::{Mesh, root, unmeshed};
 
-/// A workload without a proxy that runs a shell's script on a schedule.
+/// A workload without a proxy that runs a shell script on a schedule.
 fn job(name: &str, script: &str, cron: &str) -> String {
     format!(
         "{}spec:\n  command: [sh, -c, '{script}']\n  cron: {cron}\n  stopGracePeriod: 100ms\n---\n",
@@ -19,14 +19,14 @@ fn job(name: &str, script: &str, cron: &str) -> String {
 /// The schedule of a workload that runs every second.
 const EACH_SECOND: &str = "{schedule: '* * * * * *'}";
 
-/// What a schedule has done; nothing while the mesh does not run yet.
+/// What a schedule has done so far; the default while the mesh does not run yet.
 fn schedule(mesh: &Mesh, name: &str) -> Schedule {
     let status = MeshStatus::read(mesh.layout());
     let found = status.ok().and_then(|status| status.find(None, name).ok()?.schedule.clone());
     found.unwrap_or_default()
 }
 
-/// The exit code of `leno ps`, and its line of an instance.
+/// The exit code of `leno ps`, and its line about an instance.
 fn ps(mesh: &Mesh, name: &str) -> (Option<i32>, String) {
     let output = mesh.leno(&["ps", "--name", mesh.name()]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -58,7 +58,7 @@ fn a_workload_runs_at_its_times_and_ps_shows_the_last_run_and_the_next() {
         "{line}"
     );
     assert_eq!(code, Some(0), "what is scheduled is well");
-    // Namespace, name and READY: an instance between two runs is not one that fails.
+    // The columns are namespace, name and READY. An instance between two runs is not one that fails.
     assert_eq!(line.split_whitespace().nth(2), Some("-"), "{line}");
     let stat = mesh.leno(&["stat", "--name", mesh.name(), "--window", "100ms"]).output().unwrap();
     let stat = String::from_utf8_lossy(&stat.stdout).into_owned();
@@ -82,7 +82,7 @@ fn a_workload_runs_at_its_times_and_ps_shows_the_last_run_and_the_next() {
     assert!(last["ended_unix_ms"].as_i64() >= last["started_unix_ms"].as_i64());
     assert_eq!(tick["schedule"]["next_unix_ms"].as_i64().unwrap() % 1000, 0);
 
-    // A restart begins the schedule from then on.
+    // A restart lets the schedule begin at that time.
     let restart = mesh.leno(&["restart", "--name", mesh.name(), "yearly"]).output().unwrap();
     assert!(restart.status.success(), "{restart:?}");
 
@@ -104,7 +104,7 @@ fn a_run_that_fails_is_named_until_the_next_one_succeeds() {
     fs::write(mesh.directory().join("data"), "").unwrap();
     mesh.wait_for("a run that succeeds", || ps(&mesh, "import-0").0 == Some(0));
 
-    // A program that is not there fails the run, and the next one is tried at its time.
+    // A missing program makes the run fail, and the next run is still tried at its time.
     mesh.edit(&yaml.replace("sh, -c", "absent, -c"));
     mesh.wait_for_line("import-0: a run failed: cannot start absent: PATH has no such program");
 }
@@ -126,7 +126,7 @@ fn a_failed_run_is_run_again_where_restart_is_on_failure() {
 
 #[test]
 fn runs_that_meet_run_side_by_side_or_wait_or_replace_each_other() {
-    // Each begins with a line and would go on for long; the file `end` ends those that wait for it.
+    // Each run writes a line and would then last long. The file `end` lets the runs end.
     let script =
         |name: &str| format!("echo begins >>{name}; until test -e end; do sleep 0.05; done");
     let of = |name: &str, policy: &str| {
@@ -144,7 +144,7 @@ fn runs_that_meet_run_side_by_side_or_wait_or_replace_each_other() {
     assert_eq!((lines(&mesh, "forbid"), schedule(&mesh, "forbid").running), (1, 1));
     assert!(ps(&mesh, "forbid-0").1.contains(", has been running for "));
     mesh.wait_for_line("is left out: 10 others are under way\n");
-    // The run that waits begins when the one before it has ended.
+    // The waiting run begins when the run before it has ended.
     fs::write(mesh.directory().join("end"), "").unwrap();
     mesh.wait_for("the run that waited", || lines(&mesh, "forbid") >= 2);
 }

@@ -1,4 +1,4 @@
-//! The everyday commands, on a mesh in the background.
+//! Tests the everyday commands, on a mesh in the background.
 
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
@@ -25,7 +25,7 @@ metadata: {name: job, namespace: batch, labels: {leno.dev/inject: disabled}}
 spec: {command: [sleep, infinity]}
 ";
 
-/// A workload that fails immediately, each time.
+/// A workload that always fails immediately.
 const FAILING: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -41,9 +41,9 @@ fn a_workload_cannot_command_the_terminal_of_leno_up() {
     mesh.wait_for_line(written);
     let all = mesh.log();
     assert!(!all.contains("\x1b[2J") && !all.contains('\x07'), "{all:?}");
-    // The labels have their colours: it is a terminal.
+    // The labels are coloured, because the output is a terminal.
     assert!(all.contains(" |\x1b[0m "), "{all:?}");
-    // A pipe gets the bytes.
+    // A pipe gets the bytes as they were written.
     let logs = mesh.run(&["logs", "shop/web"]);
     assert!(out(&logs).contains("\x1b[2Jbegins"), "{logs:?}");
 }
@@ -60,7 +60,7 @@ fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
     let next = ["ps", "logs -f", "down"].map(|command| format!("leno {command} --name {name}"));
     assert!(said.ends_with(&format!(" s: {}\n", next.join(", "))), "{said}");
 
-    // A second mesh of the same name is refused.
+    // A second mesh with the same name is refused.
     let again = mesh.detached(&[]);
     let owner = said.split(['(', ')']).nth(1).unwrap();
     let refused = format!(
@@ -149,7 +149,7 @@ fn what_is_not_there_is_named_with_what_is() {
         let output = mesh.leno(command).output().unwrap();
         assert_eq!((output.status.code(), err(&output)), (Some(code), expected), "{command:?}");
     }
-    // Other tests may run meshes of their own.
+    // Other tests may run their own meshes.
     for command in ["ps", "check"] {
         let nope = mesh.leno(&[command, "--name", "nope"]).output().unwrap();
         let said = err(&nope);
@@ -184,7 +184,7 @@ fn check_and_ps_say_why_a_workload_does_not_run() {
 
 #[test]
 fn published_and_forwarded_ports_lead_to_the_application() {
-    // While this socket is bound, the kernel assigns its port to no other program; `leno up` may bind it.
+    // While this socket is bound, the kernel assigns its port to no other program, but `leno up` may bind it.
     let (address, _reservation) = reserved().unwrap();
     let free = address.port();
     let yaml = format!(
@@ -272,7 +272,7 @@ fn logs_are_followed_until_the_mesh_ends() {
 fn what_stops_a_command_at_once_is_said_once() {
     let needs_root = "leno: needs root: put `sudo env PATH=$PATH` before the command\n";
     let leno = env!("CARGO_BIN_EXE_leno");
-    // Where every user can run it.
+    // A folder in which every user can run the program.
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("leno");
     std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();

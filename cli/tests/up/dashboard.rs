@@ -1,4 +1,4 @@
-//! The dashboard and the history behind it: a real mesh, a real browser.
+//! Tests the dashboard and the history behind it, with a real mesh and a real browser.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -15,7 +15,8 @@ use leno_testkit::{command, tools};
 
 use crate::mesh::{Mesh, out, root, with_server};
 
-/// `front` calls `web` and `cart`, both over their services; `cart` fails for what `front` asks after an edit.
+/// `front` calls `web` and `cart` through their services. After an edit, `cart` answers the path that `front`
+/// requests with failures.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -39,7 +40,7 @@ fn documents(path: &str) -> String {
     with_server(&MESH.replace("@PATH@", path))
 }
 
-/// The last half minute.
+/// The topology of the last half minute.
 fn topology(mesh: &Mesh) -> Option<Topology> {
     mesh.observed("/api/v1/topology?window=30000")
 }
@@ -67,7 +68,7 @@ fn the_history_has_rates_problems_and_changes_and_survives_its_observer() {
     let edges = past["edges"].as_array().unwrap();
     let cart = edges.iter().find(|edge| edge["server"] == "cart").unwrap();
     assert_eq!((&cart["success_rate"], &cart["mtls"]), (&1.0.into(), &true.into()), "{past}");
-    // It waits 50 ms after each request: a rate and no total.
+    // The client waits 50 ms after each request, so the figure must be a rate and not a total.
     let rate = cart["requests_per_s"].as_f64().unwrap();
     assert!(rate > 0.0 && rate <= 20.0, "{past}");
 
@@ -94,7 +95,7 @@ fn the_history_has_rates_problems_and_changes_and_survives_its_observer() {
     let line = changes["changes"][0]["lines"][0].as_str().unwrap();
     assert!(line.starts_with("Workload shop/front changed"), "{changes}");
 
-    // A fault of the observer harms nothing but itself, and what it remembers is on disk.
+    // A failure of the observer affects nothing but the observer itself, and its history is on disk.
     let count = |span: &str| {
         let target = format!("/api/v1/topology?window={span}");
         mesh.observed::<Topology>(&target).map(|now| served(&now, "web"))
@@ -114,7 +115,8 @@ fn the_history_has_rates_problems_and_changes_and_survives_its_observer() {
     assert!(mesh.check().contains("ready"), "{}", mesh.check());
 }
 
-/// `customer` calls `front`, which calls `cart`, which never answers; and `locked`, where a policy denies it.
+/// `customer` calls `front`, which calls `cart`, which never answers. `customer` also calls `locked`, whose policy
+/// denies it.
 const CHAIN: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -149,7 +151,7 @@ spec:
   rules: [{from: [{serviceAccounts: [others]}]}]
 ";
 
-/// Answers 502 where `cart` does not answer in a second.
+/// A program that answers 502 if `cart` does not answer within a second.
 const FRONT: &str = "import http.server as h, urllib.request as u
 class H(h.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -163,7 +165,7 @@ class H(h.BaseHTTPRequestHandler):
 h.ThreadingHTTPServer(('', 8080), H).serve_forever()
 ";
 
-/// Never answers.
+/// A server that never answers.
 const CART: &str = "import http.server as h, time
 class H(h.BaseHTTPRequestHandler):
     def do_GET(self): time.sleep(1000)
@@ -194,7 +196,7 @@ fn why_names_the_server_that_hangs_and_what_a_policy_denies() {
         "{text}"
     );
 
-    // What was sent before all proxies listened leaves the window.
+    // Requests from before all proxies listened must first leave the window.
     mesh.wait_for("denied requests to one server, and given up ones to the other", || {
         let Some(now) = topology(&mesh) else { return false };
         let is_all = |server: &str, of: fn(&Signals) -> u64| {
@@ -239,7 +241,7 @@ impl Served {
         Self(child, address.to_owned())
     }
 
-    /// The driver at one of its stages.
+    /// The command of the browser's driver for one stage.
     fn drive(&self, stage: &str, browser: &Browser) -> Command {
         let mut node = browser.run("browser.mjs");
         node.args([stage, &self.1]);
@@ -271,7 +273,7 @@ fn the_dashboard_shows_the_rules_of_routes_and_live_requests_in_a_browser() {
     command::text(&mut served.drive("live", &browser), STAGE).unwrap();
 }
 
-/// grpcurl learns the methods by reflection, so that it calls what the dashboard says that there is.
+/// grpcurl learns the methods by reflection, so it calls the methods that the dashboard itself describes.
 #[test]
 fn the_dashboard_answers_a_client_of_grpc() {
     let Some(tools) = tools::install_or_skip("grpcurl").unwrap() else { return };
@@ -303,7 +305,7 @@ fn the_dashboard_answers_a_client_of_grpc() {
     assert_eq!((&cart["client"], &cart["mtls"]), (&"front".into(), &"MTLS_ALL".into()), "{cart}");
     assert!(cart["signals"]["successRate"].is_number(), "{cart}");
     assert_eq!(get("{}", "GetProxies")["proxies"].as_array().unwrap().len(), 3);
-    // It is ended when it shows the first request.
+    // The process is ended once it has printed the first request.
     let mut grpcurl = Command::new(tools.join("grpcurl"));
     grpcurl.args(["-plaintext", "-max-time", "600"]);
     grpcurl.args(["-H", &format!("authorization: Bearer {token}")]);
@@ -350,7 +352,7 @@ fn the_dashboard_shows_what_there_is_now_in_a_browser() {
         })
     };
     assert_eq!(proxies.proxies.iter().filter(|one| is_current(one)).count(), 5, "{proxies:?}");
-    // Where the kernel accounts for connections, they are shown; else the reason is.
+    // If the kernel accounts for connections, the page shows them; otherwise it shows the reason.
     let accounts = mesh.leno(&["flows", "--name", mesh.name()]).output().unwrap();
     let stage = if accounts.status.success() { "present" } else { "present_without_flows" };
     if accounts.status.success() {
@@ -374,7 +376,8 @@ fn the_page_does_bounded_work_for_a_large_mesh() {
 fn the_dashboard_shows_the_mesh_in_a_browser() {
     let Some(browser) = Browser::find_or_skip().unwrap() else { return };
     let Some(mut mesh) = root(|| Mesh::start(&documents("ok"))) else { return };
-    // What was sent before all proxies listened leaves the window of the page, which shows that nothing was broken before the edit.
+    // Requests from before all proxies listened must first leave the window of the page. That shows that nothing
+    // was broken before the edit.
     let of_page = || mesh.observed::<Topology>("/api/v1/topology?window=60000");
     let well = |now: Topology| served(&now, "cart") > 20 && now.problems.is_empty();
     mesh.wait_for("traffic and no problem", || of_page().is_some_and(well));
@@ -386,7 +389,7 @@ fn the_dashboard_shows_the_mesh_in_a_browser() {
     let served = Served::start(&mesh);
     command::text(&mut served.drive("mesh", &browser), STAGE).unwrap();
 
-    // A control plane that ends again and again is started again after longer and longer waits.
+    // A control plane that ends repeatedly is started again after increasing delays.
     let controller = || MeshStatus::read(mesh.layout()).ok().and_then(|status| status.controller);
     for _ in 0..13 {
         mesh.wait_for("the control plane", || controller().is_some());

@@ -1,7 +1,7 @@
-//! The drill: a mesh of twenty workloads, in which faults are injected one at a time. `leno why` has to name the culprit
-//! of each first, within a minute, and nothing while nothing is broken.
+//! The drill: injects faults, one at a time, into a mesh of twenty workloads. For each fault, `leno why` must name
+//! the culprit first, within a minute; while nothing is broken, it must name nothing.
 //!
-//! `make test` injects a few of them; `LENO_DRILL=all` all, as `make nightly` does.
+//! `make test` injects a few of the faults; with `LENO_DRILL=all`, as in `make nightly`, all are injected.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -19,23 +19,26 @@ use leno_testkit::stopped::StoppedThreads;
 use crate::mesh::{Mesh, root};
 use faults::{FAULTS, Fault};
 
-/// How long `leno why` may take to name a culprit where all faults are injected, on a machine that does nothing else.
+/// How long `leno why` may take to name a culprit when all faults are injected, on a machine that does nothing
+/// else.
 const NAMED: Duration = Duration::from_secs(60);
-/// The same in `make test`, and how long the mesh may take to be well again.
+/// The same limit in `make test`, and how long the mesh may take to be healthy again.
 const PATIENT: Duration = Duration::from_secs(480);
-/// How long the mesh runs before the first fault, so that `leno why` knows what is usual.
+/// How long the mesh runs before the first fault, in seconds, so that `leno why` knows what is usual.
 const USUAL: u64 = 60;
-/// The window in which it looks, shorter than the minute of the default so that the drill does not take hours.
+/// The window of time that `leno why` examines. It is shorter than the default minute, so that the drill does not
+/// take hours.
 const SINCE: &str = "30s";
-/// Pause between two questions.
+/// Pause between two runs of `leno why`.
 const LOOK: Duration = Duration::from_secs(2);
-/// Faults whose culprit may be another one than was named first.
+/// Most faults for which another culprit may be named first.
 const MAX_WRONG: usize = 2;
 
 /// The faults that every run injects.
 const USUAL_FAULTS: [&str; 3] = ["slow", "unknown-name", "denied"];
 
-/// A name, what it calls for each request, and what else its document has.
+/// The workloads: the name of each, the servers that it calls for each request, and further settings in its
+/// document.
 const WORKLOADS: [(&str, &[&str], &str); 20] = [
     ("customer", &["web"], "EVERY"),
     ("mobile", &["api"], "EVERY"),
@@ -59,7 +62,7 @@ const WORKLOADS: [(&str, &[&str], &str); 20] = [
     ("orders-db", &[], "BYTES: '1'"),
 ];
 
-/// What documents say beside the program.
+/// The settings of a workload's document besides the program.
 fn spec(name: &str) -> &'static str {
     match name {
         "pricing" => "  replicas: 2\n",
@@ -69,10 +72,10 @@ fn spec(name: &str) -> &'static str {
     }
 }
 
-/// The mesh, and the directory in which its instances read what to do.
+/// The mesh, and the directory from which its instances read what to do.
 struct Drill {
     mesh: Mesh,
-    /// The proxy that stands still.
+    /// The threads of the proxy that is frozen.
     stopped: RefCell<Vec<StoppedThreads>>,
 }
 
@@ -85,7 +88,7 @@ impl Drill {
         Self { mesh, stopped: RefCell::default() }
     }
 
-    /// Has an instance do this, as JSON; nothing more of it after an empty text.
+    /// Tells an instance what to do, as JSON. An empty text ends that.
     fn turn(&self, instance: &str, knobs: &str) {
         let file = self.mesh.directory().join("knobs").join(instance);
         if knobs.is_empty() {
@@ -95,8 +98,8 @@ impl Drill {
         }
     }
 
-    /// Has the documents with these changes: text of the document of a workload and what takes its place, or a
-    /// further document after an empty text.
+    /// Replaces texts in the documents. Each change is a text in the document of a workload and its replacement;
+    /// if the first text is empty, the second is a further document.
     fn edit(&self, changes: &[(&str, &str)]) {
         self.mesh.edit(&documents(changes));
     }
@@ -110,7 +113,7 @@ impl Drill {
         assert!(run.status.success(), "{command:?}: {run:?}");
     }
 
-    /// What `leno why` says. On a machine that does much else the observer may be too late for an answer.
+    /// The problems that `leno why` reports. On a busy machine the observer may answer too late.
     fn why(&self) -> Vec<Problem> {
         let begun = Instant::now();
         loop {
@@ -122,7 +125,7 @@ impl Drill {
         }
     }
 
-    /// Waits until nothing is broken.
+    /// Waits until no problem is reported.
     fn wait_until_well(&self) {
         let begun = Instant::now();
         loop {
@@ -135,7 +138,7 @@ impl Drill {
         }
     }
 
-    /// Injects a fault, and returns whether its culprit came first in time.
+    /// Injects a fault, and returns whether its culprit was named first in time.
     fn is_named(&self, fault: &Fault) -> bool {
         (fault.inject)(self);
         let begun = Instant::now();
@@ -190,7 +193,7 @@ fn documents(changes: &[(&str, &str)]) -> String {
         };
         let env = match env {
             "" => String::new(),
-            // Few requests suffice, and other tests need the processors.
+            // A few requests are enough, and other tests need the processors.
             "EVERY" => format!(", EVERY: '{}'", if all_faults() { 0.4 } else { 1.0 }),
             other => format!(", {other}"),
         };
@@ -246,7 +249,7 @@ fn why_names_the_culprit_first_and_nothing_while_nothing_is_broken() {
     assert!(wrong.len() <= allowed, "not named: {wrong:?}");
 }
 
-/// Whether every fault is injected.
+/// Whether all faults are injected.
 fn all_faults() -> bool {
     std::env::var("LENO_DRILL").is_ok_and(|wanted| wanted == "all")
 }

@@ -1,4 +1,4 @@
-//! What is said of an endpoint that is not reached: to the client, and by the commands.
+//! Tests what a client and the commands are told about an endpoint that cannot be reached.
 
 use crate::mesh::{Mesh, root};
 
@@ -33,7 +33,7 @@ fn an_endpoint_that_is_not_reached_is_named_with_the_reason() {
     };
     let name = mesh.name();
     let endpoint = "s/wrong-0 of wrong (unreachable)";
-    // Each look is within the time for which the endpoint is ejected.
+    // Each check happens while the endpoint is still ejected.
     let said = |what: &str, text: &dyn Fn() -> String, part: &str| {
         mesh.wait_for(what, || {
             ask();

@@ -1,10 +1,11 @@
-//! Applications that listen in one address family alone.
+//! Tests applications that listen in only one address family.
 
 use std::path::Path;
 
 use crate::mesh::{Mesh, root};
 
-/// `four`, `soon` and `later` have no proxy; `meshed` has one. Each listens in one family, `client` and `plain` call them.
+/// `four`, `soon` and `later` have no proxy; `meshed` has one. Each listens in one address family. `client` and
+/// `plain` call them.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -37,8 +38,8 @@ metadata: {name: plain, namespace: s, labels: {leno.dev/inject: disabled}}
 spec: {command: [sleep, infinity]}
 ";
 
-/// Listens on IPv4, and on IPv6 in its place 0.3 seconds after the file `FLAG` is there. `TCPServer` asks no name server
-/// for the name of the address it binds, as `HTTPServer` does.
+/// A server that listens on IPv4. Once the file `FLAG` exists, it listens on IPv6 instead, after 0.3 seconds. It
+/// uses `TCPServer` because `HTTPServer` asks a name server for the name of the address that it binds.
 const LATER: &str = "import http.server as h, os, socket, socketserver, threading, time\n\
     class Four(socketserver.ThreadingTCPServer): allow_reuse_address = daemon_threads = True\n\
     class Six(Four): address_family = socket.AF_INET6\n\
@@ -65,7 +66,7 @@ fn an_application_on_ipv4_alone_answers_clients_that_dial_ipv6() {
     let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
     for server in ["four", "later", "meshed"] {
         let url = format!("http://{server}:8080/");
-        // The service has an address in each family, and the client's proxy takes both.
+        // The service has an address in each family, and the client's proxy accepts both.
         for family in ["-4", "-6"] {
             assert_eq!(status(&mesh, "client", &[family, &url]), "200", "{server} {family}");
         }
@@ -77,7 +78,7 @@ fn an_application_on_ipv4_alone_answers_clients_that_dial_ipv6() {
         assert!(addresses(name, "A").starts_with("10.89."), "{name}");
         assert_eq!(addresses(name, "AAAA"), "", "no server listens there: {name}");
     }
-    // One that comes to listen on IPv6 as well is called there, whether it does so at once or later.
+    // A server that starts to listen on IPv6 is called there, whether it does so at once or later.
     std::fs::write(&flag, "").unwrap();
     for name in ["soon", "later"] {
         let (host, url) = (format!("{name}.s.svc.cluster.local"), format!("http://{name}:8080/"));

@@ -1,5 +1,5 @@
-//! The flows of a mesh of `leno up`: what the kernel counts against what clients and servers report, the commands
-//! that show it, and that a restart keeps it and the end removes it.
+//! Tests the flows of a mesh of `leno up`: that the kernel's counts equal what clients and servers report, the
+//! commands that show the counts, that a restart keeps them, and that the end of the mesh removes them.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::mesh::{Mesh, root};
 use crate::{started, two};
 
-/// A server that answers each request head with a fixed response, and a client that sends many over several
-/// connections. Both print the payload that they read and wrote.
+/// A server that answers each request head with a fixed response, and a client that sends many requests over
+/// several connections. Both print how much payload they read and wrote.
 const STORM: &str = r#"
 import asyncio, sys
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n"
@@ -61,13 +61,13 @@ pub(crate) fn flows(mesh: &Mesh, arguments: &[&str]) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The sum of the rows of this name with all these texts, as a workload reads them from the gateway.
+/// The sum of the samples with this name and all these labels, as a workload reads them from the gateway.
 pub(crate) fn metric(mesh: &Mesh, name: &str, labels: &[&str]) -> u64 {
     let text = mesh.text("client", &["curl", "-sSf", "http://10.89.0.1:15025/metrics"]);
     sum_of(&text, name, labels)
 }
 
-/// The sum of the rows of a page.
+/// The sum of such samples on a page.
 pub(crate) fn sum_of(text: &str, name: &str, labels: &[&str]) -> u64 {
     let rows = text.lines().filter(|row| row.split(['{', ' ']).next() == Some(name));
     let rows = rows.filter(|row| labels.iter().all(|label| row.contains(label)));
@@ -122,7 +122,8 @@ fn the_table_and_the_programs_are_replaced_while_a_mesh_is_called() {
     };
     let rounds = AtomicU64::new(0);
     let asked: u64 = std::thread::scope(|scope| {
-        // The client fails if one answer is missing or wrong; on a busy machine one call may end within a round.
+        // The client fails if an answer is missing or wrong. On a busy machine a single call may end between two
+        // checks.
         let storm = scope.spawn(|| {
             let mut asked = 0;
             for _ in 0..50 {
@@ -196,7 +197,7 @@ fn connections_are_listed_filtered_and_followed() {
     let mut follow = mesh.leno(&["flows", "--name", mesh.name(), "-f", "-o", "json", "client"]);
     let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    // Until the follower is at work, no change is written; so requests are repeated.
+    // No change is written until the follower has started, so requests are repeated.
     let first = std::thread::scope(|scope| {
         let waited = scope.spawn(|| lines.next().unwrap().unwrap());
         while !waited.is_finished() {
@@ -224,7 +225,7 @@ fn connections_are_listed_filtered_and_followed() {
     assert!(table.contains("shop/web") && table.contains("shop/client"), "{table}");
 }
 
-/// A client with a proxy, and two servers that listen on `::`: with a proxy, and without one.
+/// A client with a proxy, and two servers that listen on `::`, one with a proxy and one without.
 const DUAL: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -253,7 +254,7 @@ fn legs_of_a_workload_that_listens_on_both_families_and_the_control_plane_have_t
         let peers = flows(&mesh, arguments).into_iter().map(|flow| flow["peer"].clone());
         peers.collect::<Vec<_>>()
     };
-    // The proxy dials the workload's own address, as IPv4 in a socket of either family.
+    // The proxy connects to its workload's own address, over IPv4 in a socket of either family.
     let legs = peers(&["web", "--socket", "proxy", "--role", "client", "--port", "8080"]);
     assert!(legs.len() >= 2 && legs.iter().all(|peer| peer == "itself"), "{legs:?}");
     let accepted = peers(&["web", "--socket", "application", "--role", "server"]);
@@ -269,7 +270,7 @@ fn legs_of_a_workload_that_listens_on_both_families_and_the_control_plane_have_t
         port && flow["socket"] == "proxy" && flow["peer"] == "control_plane"
     };
     assert!(!to_discovery.is_empty() && to_discovery.iter().all(is_discovery), "{to_discovery:?}");
-    // Unless it is asked for, traffic of proxies for themselves is left out.
+    // The traffic that proxies have for themselves is left out unless it is requested.
     let of_proxies = |arguments: &[&str]| {
         let own = |flow: &Value| {
             flow["peer"] == "control_plane" || flow["local"].as_str().unwrap().ends_with(":15020")
@@ -278,7 +279,8 @@ fn legs_of_a_workload_that_listens_on_both_families_and_the_control_plane_have_t
         assert!(!all.is_empty());
         all.iter().filter(|flow| own(flow)).count()
     };
-    // A request of the application, and some to the admin ports: ended connections are listed for ten seconds only.
+    // Sends a request of the application and some requests to the admin ports now, because ended connections are
+    // listed for only ten seconds.
     mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
     let stat = mesh.leno(&["stat", "--name", mesh.name(), "--window", "100ms"]).output().unwrap();
     assert!(stat.status.success(), "{stat:?}");
@@ -298,7 +300,7 @@ fn legs_of_a_workload_that_listens_on_both_families_and_the_control_plane_have_t
     mesh.wait_for("bytes of discovery", || metric(&mesh, "leno_flow_bytes_total", &bytes) > 0);
 }
 
-/// The counters of requests of the client's proxy, of the gateway for both proxies, and of `leno flows --requests`.
+/// Counts of requests: by the client's proxy, by the gateway for both proxies, and by `leno flows --requests`.
 fn requests(mesh: &Mesh) -> [u64; 4] {
     let page = mesh.text("client", &["curl", "-sSf", "http://127.0.0.1:15020/metrics"]);
     let own = page.lines().filter(|row| {
@@ -332,7 +334,7 @@ fn requests_are_those_of_the_proxies_and_outlive_proxies_and_the_mesh_itself() {
     };
     call(&mesh, 300);
     counts(&mesh, [300; 4]);
-    // The proxy of the client is killed right after its last request, and another one counts from zero.
+    // The client's proxy is killed right after its last request, and the next process counts from zero.
     call(&mesh, 50);
     let status = MeshStatus::read(mesh.layout()).unwrap();
     let client = status.find(None, "client-0").unwrap();
@@ -348,7 +350,7 @@ fn requests_are_those_of_the_proxies_and_outlive_proxies_and_the_mesh_itself() {
     });
     call(&mesh, 20);
     counts(&mesh, [20, 370, 370, 370]);
-    // What the killed mesh has read last is there again.
+    // The last counts that the killed mesh has read are still there.
     mesh.kill();
     mesh.restart();
     mesh.wait_for_line("flows: the counters of the killed run go on");
@@ -372,7 +374,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let call = |mesh: &Mesh| {
         mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
     };
-    // What is served may be 200 ms old.
+    // The counts that are served may be 200 ms old.
     let has_opened = |mesh: &Mesh, expected: u64| {
         let labels = [",workload=\"client\"", "peer_workload=\"web\""];
         let opened = || metric(mesh, "leno_flow_connections_opened_total", &labels);
@@ -402,7 +404,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
         let of_mesh = text.lines().filter(|line| line.starts_with(&format!("{owner} ")));
         assert_eq!(of_mesh.count(), rows, "{text}");
     }
-    // What is in use is not pruned; what a killed run left is removed by cleanup.
+    // Programs in use are not pruned; the remains of a killed run are removed by `leno cleanup`.
     mesh.leno(&["ebpf", "prune"]).output().unwrap();
     call(&mesh);
     has_opened(&mesh, 6);
@@ -515,7 +517,7 @@ fn frames_of_a_workload_are_counted_with_those_of_its_queries() {
         !flows(&mesh, &["client", "--socket", "wire", "--protocol", "tcp", "--peer", "web"])
             .is_empty()
     });
-    // The name of the service was asked for over UDP.
+    // The client resolved the name of the service over UDP.
     let queries = flows(&mesh, &["client", "--protocol", "udp", "--port", "53"]);
     assert!(
         queries.iter().all(|one| one["role"] == "client" && one["socket"] == "wire"),
@@ -540,7 +542,7 @@ fn a_table_above_the_bound_is_refused_with_the_memory_it_would_take() {
     assert!(text.contains("2000000 flows are too many: they would take 306 MB"), "{text}");
 }
 
-/// The mesh of two with an annotation of its namespace.
+/// The mesh of two workloads, with an annotation of its namespace.
 fn with_table(size: &str) -> String {
     let annotation = format!("annotations: {{leno.dev/flow-map-size: \"{size}\"}}");
     let namespace =

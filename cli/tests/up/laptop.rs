@@ -1,5 +1,5 @@
-//! A laptop: Docker's bridge and rules, a VPN's route to 10.0.0.0/8, IPv6 off, no systemd, and control groups of
-//! version 1 alone. It is played by namespaces of its own; its kernel is this machine's.
+//! Tests meshes on a laptop that has Docker's bridge and rules, a VPN's route to 10.0.0.0/8, no IPv6, no systemd,
+//! and only version 1 of control groups. Namespaces simulate the laptop; its kernel is this machine's.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::mesh::root;
 
-/// `web` and `client` have proxies if `@INJECT@` says so.
+/// `web` and `client` have proxies if `@INJECT@` is replaced by `enabled`.
 const MESH: &str = "
 apiVersion: v1
 kind: Namespace
@@ -26,8 +26,8 @@ metadata: {name: client, namespace: s}
 spec: {command: [sleep, infinity]}
 ";
 
-/// What Docker and the VPN leave. 10.8.0.1, the VPN's far end, and behind it 10.20.30.40 and addresses that a mesh
-/// would have itself serve files on port 80.
+/// The state that Docker and the VPN leave. Files are served on port 80 at 10.8.0.1, which is the VPN's far end,
+/// at 10.20.30.40 behind it, and at addresses that a mesh would otherwise use itself.
 const LAPTOP: &str = r#"
 set -e
 mount -t tmpfs none /run
@@ -67,7 +67,8 @@ status() { curl -s -o /dev/null -m 15 -w '%{http_code}' "$@" || true; }
 inside() { "$0" exec --name "$2" client -- curl -s -o /dev/null -m 15 -w '%{http_code}' "$3" || true; }
 "#;
 
-/// The output of a script on the laptop. `$0` is `leno`, `$1` a folder with `mesh.yaml`, `$2` a mesh's name.
+/// The output of a script on the laptop. `$0` is `leno`, `$1` is a folder with `mesh.yaml`, and `$2` is the name
+/// of a mesh.
 fn laptop(inject: &str, script: &str) -> Option<(String, String)> {
     root(|| ())?;
     let directory = tempfile::tempdir().unwrap();
@@ -105,10 +106,11 @@ fn a_mesh_works_on_a_laptop_or_says_what_to_do() {
         let has = |line: &str| said.lines().any(|one| one.starts_with(line));
         let shown = format!("{inject}:\n{said}\n{errors}");
         assert!(has("web 200") && has("published 200"), "{shown}");
-        // Docker drops what is forwarded: the mesh names the chain and the commands to type.
+        // Docker's rules drop forwarded packets. The mesh names the chain and the commands that the user should
+        // type.
         assert!(said.contains("(chain FORWARD of table ip filter)"), "{shown}");
         assert!(!has("without the rules 200"), "{shown}");
-        // The VPN leads to the addresses that a mesh has elsewhere: it takes others.
+        // The VPN's route leads to the addresses that a mesh has by default, so the mesh uses others.
         assert!(
             said.contains(
                 "this machine has a route to 10.0.0.0/8 through tun9: workloads have addresses of 172.29.0.0/16, \
@@ -118,7 +120,7 @@ fn a_mesh_works_on_a_laptop_or_says_what_to_do() {
         );
         assert!(has("vpn 200") && has("behind it 200"), "{shown}");
         assert!(has("at other addresses 200 200"), "{shown}");
-        // Those that are asked for are kept.
+        // Addresses that the user has requested are kept.
         assert!(
             said.contains(
                 "through tun9: workloads reach what is behind it, but for 10.89.0.0/16 and 10.96.0.0/16, which are \

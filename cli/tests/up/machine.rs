@@ -1,4 +1,4 @@
-//! Machines on which something is in the way.
+//! Tests machines on which something prevents a mesh from working.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -10,7 +10,7 @@ use crate::mesh::{Mesh, err, out, root};
 fn a_bpffs_that_another_mount_hides_is_not_used() {
     let Some(()) = root(|| ()) else { return };
     let check = |mounts: &str| {
-        // Another test's mesh may have one mounted.
+        // The mesh of another test may have mounted it.
         let script = format!(
             "umount -l /run/leno/bpf 2>/dev/null; {mounts} && exec \"$0\" check --name none -o json"
         );
@@ -32,11 +32,12 @@ fn a_bpffs_that_another_mount_hides_is_not_used() {
 const UNMESHED: &str = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
                         {leno.dev/inject: disabled}}\nspec: {command: [sleep, infinity]}\n";
 
-/// Runs a script where no other mesh is visible. `$0` is `leno`, `$1` an empty folder with `mesh.yaml`.
+/// Runs a script that sees no other mesh. `$0` is `leno`, and `$1` is an empty folder with `mesh.yaml`.
 fn alone(yaml: &str, script: &str) -> std::process::Output {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("mesh.yaml"), yaml).unwrap();
-    // The end of a mesh elsewhere removes an empty /run/leno, and with it what is mounted there.
+    // The script gets its own /run. Otherwise, the end of another mesh would remove an empty /run/leno, together
+    // with what is mounted there.
     let script = format!("mount -t tmpfs none /run && cd \"$1\" && {{ {script}; }}");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_leno")]);

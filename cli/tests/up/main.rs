@@ -1,8 +1,7 @@
-//! `leno up` with unmeshed workloads: what it creates, how it is used, and that it removes
-//! everything.
+//! Tests `leno up` with unmeshed workloads: what it creates, how it is used, and that it removes everything.
 //!
-//! The workloads are unmeshed, so that neither proxy nor control plane is needed. The network lab
-//! of `testkit` tests the same and more with them.
+//! The workloads are unmeshed, so that neither a proxy nor the control plane is needed. The network lab of
+//! `testkit` tests meshed workloads.
 
 mod completion;
 mod compose;
@@ -58,7 +57,7 @@ metadata: {name: peers, namespace: shop}
 spec: {clusterIP: None, selector: {app: web}, ports: [{name: http, port: 8080}]}
 ";
 
-/// Serves files over IPv6 and IPv4.
+/// A server of files over IPv6 and IPv4.
 const SERVER: &str = "import http.server as h, socket; \
     h.HTTPServer.address_family = socket.AF_INET6; \
     s = h.HTTPServer((\"::\", 8080), h.SimpleHTTPRequestHandler); \
@@ -94,7 +93,7 @@ fn names_of_every_form_lead_to_the_workload_over_both_families() {
     assert_eq!(name, "web-0.peers.shop.svc.cluster.local.");
     let absent = mesh.text("client", &["dig", "nothing.shop.svc.cluster.local"]);
     assert!(absent.contains("status: NXDOMAIN"), "{absent}");
-    // Also over TCP.
+    // The name server answers over TCP as well.
     let tcp = mesh.text("client", &["dig", "+tcp", "+short", "web.shop.svc.cluster.local"]);
     assert_eq!(tcp, address);
 }
@@ -121,12 +120,12 @@ fn a_command_runs_as_the_workload() {
 #[test]
 fn what_leads_out_of_the_mesh_is_refused_at_once() {
     let Some(mesh) = started() else { return };
-    // An address outside of the mesh (RFC 5737), and a VIP, which is not routed for an unmeshed
-    // workload.
+    // The first is an address outside the mesh (RFC 5737); the second is a virtual IP address, which is not routed
+    // for an unmeshed workload.
     for address in ["192.0.2.1", "10.96.200.1"] {
         let url = format!("http://{address}:8080/");
         let done = mesh.exec("client", &["curl", "-sS", "-m", "20", &url]);
-        // 7 is a refused connection, 28 would be a timeout.
+        // 7 means a refused connection; a timeout would be 28.
         assert_eq!(done.status.code(), Some(7), "{done:?}");
     }
 }
@@ -159,7 +158,7 @@ fn an_interrupted_mesh_leaves_nothing() {
 
 #[test]
 fn a_killed_mesh_is_removed_with_all_its_processes() {
-    // The kernel kills leno's children together with it, but not its grandchildren.
+    // The kernel kills the children of `leno` together with `leno`, but not its grandchildren.
     let yaml = two().replace("[sleep, infinity]", "[sh, -c, \"sleep 1000 & sleep 1001\"]");
     let Some(mut mesh) = root(|| Mesh::start(&yaml)) else { return };
     mesh.kill();
@@ -172,7 +171,7 @@ fn a_killed_mesh_is_removed_with_all_its_processes() {
 
 #[test]
 fn the_kill_of_a_mesh_ends_grandchildren_too() {
-    // The group that one of them left is of no avail either: it is the control group that counts.
+    // A process that has left its process group is killed as well, because the control group decides.
     let yaml =
         two().replace("[sleep, infinity]", "[sh, -c, \"setsid sleep 1000 & exec sleep 1001\"]");
     let Some(mut mesh) = root(|| Mesh::start(&yaml)) else { return };
@@ -180,7 +179,7 @@ fn the_kill_of_a_mesh_ends_grandchildren_too() {
     assert!(processes(&mesh));
     mesh.kill();
     mesh.wait_for("every process to end", || !processes(&mesh));
-    // A mesh of the same name is not the guard's business.
+    // The guard leaves a new mesh with the same name alone.
     mesh.restart();
     assert!(mesh.exec("client", &["true"]).status.success());
 }
@@ -220,7 +219,7 @@ fn a_secret_of_the_shell_reaches_only_the_workloads_that_name_it() {
     assert!(has(&client, "LENO_TEST_SECRET=hidden"), "{client:?}");
     assert!(has(&client, "FROM_FILE=of a file"), "{client:?}");
     assert!(!has(&client, "OTHER_SECRET"), "{client:?}");
-    // A command has its workload's environment, not that of the shell that runs `leno exec`.
+    // A command gets the environment of its workload, not that of the shell that runs `leno exec`.
     assert!(mesh.text("client", &["env"]).contains("LENO_TEST_SECRET=hidden"));
     assert!(!mesh.text("web", &["env"]).contains("hidden"));
 }
@@ -323,7 +322,7 @@ fn replicas_are_started_again_one_after_the_other() {
     mesh.wait_for("web-0 to be started again", || {
         mesh.try_application("web-0").is_some_and(|pid| pid != before[0])
     });
-    // web-1 was not touched while web-0 was down; it is replaced next.
+    // web-1 was left unchanged while web-0 did not serve; web-1 is replaced next.
     let said = "| Workload shop/web changed; 2 instances are replaced, one at a time\n";
     assert!(mesh.log().contains(said), "{}", mesh.log());
     mesh.wait_for("web-1 to be started again", || {
@@ -332,7 +331,7 @@ fn replicas_are_started_again_one_after_the_other() {
         mesh.try_application("web-1").is_some_and(|pid| pid != before[1])
     });
     mesh.wait_for("web-1 to take traffic", || mesh.takes_traffic("web-1"));
-    // A client that has connected before still reaches it: no neighbour entry is stale.
+    // A client that has connected before can still reach the instance, so no stale neighbour entry is left.
     for instance in ["web-0", "web-1"] {
         let url = format!("http://{instance}.web:8080/");
         let done = mesh.exec("client", &["curl", "-sSf", "-m", "20", "-o", "/dev/null", &url]);
@@ -343,11 +342,11 @@ fn replicas_are_started_again_one_after_the_other() {
 
 #[test]
 fn an_instance_takes_traffic_once_it_listens() {
-    // No server listens on 8081: the wait ends with a message.
+    // No server listens on 8081, so the wait ends with a message.
     let late = two().replace("port: 8080, appProtocol: http", "port: 8081");
     let Some(mesh) = root(|| Mesh::start(&late)) else { return };
     mesh.wait_for_line("web-0 does not listen on port 8081 after 5 s");
-    // With a port that it listens on, it can be reached as soon as it is reported ready.
+    // An instance that listens on its port can be reached as soon as it is reported ready.
     let Some(mesh) = root(|| Mesh::start(&two())) else { return };
     let done = mesh.exec("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
     assert!(done.status.success(), "{done:?}");
@@ -392,7 +391,7 @@ fn a_reader_that_goes_away_is_no_error() {
 
 #[test]
 fn the_end_of_one_mesh_leaves_another_alone_that_has_a_similar_name() {
-    // Joined with hyphens, the names of both instances would be the same.
+    // If they were joined with hyphens, the names of both instances would be the same.
     let Some((mut long, short)) = root(Mesh::similar) else { return };
     long.interrupt();
     assert_eq!(long.ended().code(), Some(0));
@@ -426,7 +425,7 @@ fn what_cannot_start_says_why() {
 fn many_instances_fit_a_small_limit_of_descriptors() {
     let many = two().replace("[sleep, infinity]}", "[sleep, infinity], replicas: 20}");
     let Some(mesh) = root(|| Mesh::with_descriptors(&many, 64)) else { return };
-    // An application keeps the limit that leno itself started with.
+    // An application has the limit with which `leno` itself started.
     assert!(mesh.takes_traffic("client-19"));
     let limit = DescriptorLimit::of_process(mesh.application("client-19")).unwrap();
     assert_eq!(limit.soft(), 64);
@@ -436,7 +435,7 @@ fn many_instances_fit_a_small_limit_of_descriptors() {
 fn a_mesh_outlives_that_its_state_cannot_be_written() {
     let Some(mesh) = started() else { return };
     let web = mesh.application("web-0");
-    // A directory in place of the temporary file for mesh.json.
+    // A directory with the name of the temporary file for mesh.json prevents the file from being written.
     let obstacle = mesh.layout().directory().join(".mesh.json.new");
     std::fs::create_dir(&obstacle).unwrap();
     mesh.kill_process(mesh.application("client-0"));
@@ -451,7 +450,7 @@ fn a_mesh_outlives_that_its_state_cannot_be_written() {
 #[test]
 fn an_edit_may_remove_everything_and_bring_it_back() {
     let Some(mut mesh) = started() else { return };
-    // A file that is being written is empty for a moment, which ends nothing.
+    // A file that is being written is empty for a moment. That must not end any workload.
     mesh.edit("");
     mesh.wait_for_line("| edit refused, the last good state stays:\n");
     let down = format!("`leno down --name {}` ends the mesh\n", mesh.name());

@@ -1,4 +1,4 @@
-//! `leno mcp` on a real mesh: a client of JSON-RPC over the pipes of the real program.
+//! Tests `leno mcp` on a real mesh, with a client of JSON-RPC over the pipes of the real program.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::mesh::{Mesh, root};
 use crate::stat::ROUTED;
 
-/// How long an answer may take: a call is ended by the server after a minute.
+/// How long an answer may take: the server ends a call after a minute.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Clients without an identity are denied, and those whose certificate is older than twelve hours.
+/// A policy that denies clients without an identity, and clients whose certificate is older than twelve hours.
 const POLICY: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -41,7 +41,7 @@ impl Client {
         let mut server = mcp.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (stdin, stdout) = (server.stdin.take(), server.stdout.take().unwrap());
         let (read, lines) = channel();
-        // It ends with the server's output, or when the client is dropped.
+        // The thread ends when the server closes its output, or when the client is dropped.
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let message = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
@@ -57,7 +57,7 @@ impl Client {
         writeln!(self.stdin.as_ref().unwrap(), "{message}").unwrap();
     }
 
-    /// The response to a request; what else the server sends is left out.
+    /// The response to a request; other messages of the server are skipped.
     fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.sent += 1;
         let id = self.sent;
@@ -84,7 +84,7 @@ impl Client {
         self.ask("tools/call", &json!({"name": tool, "arguments": arguments}))
     }
 
-    /// What a tool answers.
+    /// The answer of a tool.
     fn answer(&mut self, tool: &str, arguments: &Value) -> Value {
         let answer = self.call(tool, arguments);
         assert_eq!(answer["result"]["isError"], false, "{tool} {arguments}: {answer}");
@@ -94,7 +94,7 @@ impl Client {
         structured
     }
 
-    /// Why a tool does not answer.
+    /// The reason why a tool does not answer.
     fn refusal(&mut self, tool: &str, arguments: &Value) -> String {
         let answer = self.call(tool, arguments);
         assert_eq!(answer["result"]["isError"], true, "{tool} {arguments}: {answer}");
@@ -109,7 +109,7 @@ impl Drop for Client {
     }
 }
 
-/// The instances, with the processes that they run.
+/// The instances, with their processes and restarts.
 fn state(mesh: &Mesh) -> Vec<(String, Option<i32>, u32)> {
     let instances = MeshStatus::read(mesh.layout()).unwrap().instances;
     instances.into_iter().map(|one| (one.name, one.pid, one.restarts)).collect()
@@ -138,7 +138,7 @@ fn a_client_of_mcp_reads_the_mesh_and_changes_nothing() {
         let edges = client.answer("edges", arguments);
         edges["edges"].as_array().unwrap().iter().any(|edge| edge["server"] == "web")
     };
-    // A window in which the client could not run has no edge.
+    // A window in which the client got no processor time has no edge, so the call is repeated.
     let window = json!({"window": "5s", "filter": "shop/web", "sort": "p99"});
     assert!((0..6).any(|_| live(&window, &mut client)));
     let routes = (0..30).find_map(|_| {
@@ -219,7 +219,7 @@ fn what_mcp_does_not_understand_or_may_not_do_is_said() {
         let refused = client.refusal(tool, &arguments);
         assert!(refused.contains(why), "{tool} {arguments}: {refused}");
     }
-    // A tap without a request ends by its time.
+    // A tap without a request ends when its time is over.
     let quiet = client.answer("tap", &json!({"workloads": ["web"], "path": "/nowhere", "for": 1}));
     assert_eq!(quiet["requests"], json!([]), "{quiet}");
     assert_eq!(state(&mesh), before);

@@ -1,4 +1,4 @@
-//! A mesh that the real command starts, and that is removed at the end of the test.
+//! A mesh that the real command starts. It is removed at the end of the test.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -14,12 +14,13 @@ use leno_local::status::MeshStatus;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long any wait may take before the test fails: far longer than on a machine that runs nothing else.
+/// How long any wait may last before the test fails; much longer than on an idle machine.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Pause between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Becomes a program with a new terminal as its output, which another process copies to its own.
+/// Starts a program with a new terminal as its output. Another process copies the terminal's output to its own
+/// output.
 const TERMINAL: &str = "
 import os, sys
 ours, theirs = os.openpty()
@@ -34,7 +35,7 @@ os.dup2(theirs, 1)
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
-/// Listens on port 8080: answers 200; 500 where `fail` is asked for, and late where `slow` is.
+/// A server on port 8080. It answers 200; 500 if the path contains `fail`; and late if the path contains `slow`.
 const SERVER: &str = "import http.server as h, time
 class H(h.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -46,12 +47,12 @@ class H(h.BaseHTTPRequestHandler):
 h.ThreadingHTTPServer(('', 8080), H).serve_forever()
 ";
 
-/// Documents in which `@SERVER@` stands for a program of Python that serves as the path of a request says.
+/// Documents in which `@SERVER@` is replaced by a Python program whose answers depend on the path of a request.
 pub(crate) fn with_server(yaml: &str) -> String {
     yaml.replace("@SERVER@", &format!("{SERVER:?}"))
 }
 
-/// The begin of a workload without a proxy in the namespace `shop`, up to its `spec`.
+/// The beginning of a workload without a proxy in the namespace `shop`, up to its `spec`.
 pub(crate) fn unmeshed(name: &str) -> String {
     format!(
         "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: shop, labels: \
@@ -66,7 +67,7 @@ pub(crate) struct Mesh {
     up: Option<Child>,
 }
 
-/// Runs `make` as root; otherwise skips the test with a message, or fails if root is required.
+/// Runs `make` as root. Without root, skips the test with a message, or fails if root is required.
 pub(crate) fn root<T>(make: impl FnOnce() -> T) -> Option<T> {
     if nix::unistd::geteuid().is_root() {
         return Some(make());
@@ -77,17 +78,17 @@ pub(crate) fn root<T>(make: impl FnOnce() -> T) -> Option<T> {
     None
 }
 
-/// What a command has printed.
+/// The standard output of a command.
 pub(crate) fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Its errors.
+/// The standard error of a command.
 pub(crate) fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Both, one after the other.
+/// The standard output of a command, followed by its standard error.
 pub(crate) fn said(output: &Output) -> String {
     out(output) + &err(output)
 }
@@ -100,7 +101,7 @@ impl Mesh {
         mesh
     }
 
-    /// Starts a mesh in which what ends has this long, unless its document says another time.
+    /// Starts a mesh in which ending applications get this much time, unless their documents set another time.
     pub(crate) fn start_with_grace(yaml: &str, grace: &str) -> Self {
         let mut mesh = Self::new(yaml);
         mesh.spawn(mesh.leno(&["up", "--grace", grace]));
@@ -108,7 +109,8 @@ impl Mesh {
         mesh
     }
 
-    /// Starts a mesh from a shell with these variables, with these files beside its documents.
+    /// Starts a mesh from a shell with these environment variables, with these files in the folder of its
+    /// documents.
     pub(crate) fn start_with(yaml: &str, shell: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
         let mut mesh = Self::new(yaml);
         for (name, text) in files {
@@ -132,7 +134,7 @@ impl Mesh {
         up.args(more).arg(self.file()).output().unwrap()
     }
 
-    /// Runs `leno up` on documents that it should refuse.
+    /// Runs `leno up` on documents that it must refuse.
     pub(crate) fn refused(yaml: &str) -> (Self, Output) {
         let mesh = Self::new(yaml);
         let output = mesh.leno(&["up", "--name", mesh.name()]).arg(mesh.file()).output().unwrap();
@@ -153,15 +155,15 @@ impl Mesh {
         mesh
     }
 
-    /// Starts a mesh whose standard output is a terminal; what the terminal gets is its log.
+    /// Starts a mesh whose standard output is a terminal. The terminal's output is the log.
     pub(crate) fn on_terminal(yaml: &str) -> Self {
         let mesh = Self::interpreted("python3", yaml, TERMINAL);
         mesh.wait_for_line(" ready after ");
         mesh
     }
 
-    /// Starts a mesh by a shell script with the command as its `$0` and `$@`, and with a path in `ETC` that it may
-    /// make a directory at; does not wait until all instances take traffic.
+    /// Starts a mesh by a shell script that has the command as its `$0` and `$@`, and in the variable `ETC` a path
+    /// at which it may create a directory. Does not wait until all instances take traffic.
     pub(crate) fn start_by(yaml: &str, script: &str) -> Self {
         Self::interpreted("sh", yaml, script)
     }
@@ -194,7 +196,8 @@ impl Mesh {
     fn new(yaml: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // With as many digits each, so that no name begins another one, which shells would complete it to.
+        // All names have the same number of digits, so that no name is the beginning of another one. Otherwise a
+        // shell could complete one to the other.
         Self::named(&format!("c{}-{number:03}", std::process::id()), yaml)
     }
 
@@ -213,7 +216,7 @@ impl Mesh {
         mesh
     }
 
-    /// What the observer of the mesh answers; `None` if it does not.
+    /// The answer of the mesh's observer; `None` if it does not answer.
     pub(crate) fn observed<T: serde::de::DeserializeOwned>(&self, target: &str) -> Option<T> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(leno_local::observer::ask(&self.layout, target)).ok()
@@ -282,7 +285,7 @@ impl Mesh {
         exec.args(command).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// The output of a command that succeeds.
+    /// The output of a command in an instance; the command must succeed.
     pub(crate) fn text(&self, who: &str, command: &[&str]) -> String {
         let output = self.exec(who, command);
         assert!(output.status.success(), "{command:?}: {output:?}\n{}", self.log());
@@ -377,7 +380,7 @@ impl Mesh {
             // The process may have ended since the directory was read.
             let group = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
             let name = entry.file_name().to_string_lossy().into_owned();
-            // Zombies do not count: their new parent has to reap them.
+            // Zombies do not count, because only their new parent can remove them.
             if group.contains(&mark)
                 && name.parse().is_ok_and(|pid| RecordedProcess::find(pid).is_some())
             {
@@ -399,7 +402,7 @@ impl Mesh {
 impl Drop for Mesh {
     fn drop(&mut self) {
         if let Some(mut up) = self.up.take() {
-            // The test is over; only removing everything matters now.
+            // The test is over, so only removing everything matters now.
             let _gone = up.kill();
             let _gone = up.wait();
         } else if let Ok(status) = MeshStatus::read(&self.layout) {

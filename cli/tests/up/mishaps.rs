@@ -1,4 +1,4 @@
-//! What goes wrong around a mesh: a crash loop, a flood of lines, a process or a file of the mesh that is gone.
+//! Tests mishaps: a crash loop, a flood of log lines, and the loss of a process or file of the mesh.
 
 use std::fs;
 use std::time::Duration;
@@ -97,7 +97,7 @@ fn files_of_a_mesh_that_were_removed_are_written_again() {
     assert!(missing.is_empty() || missing.contains(&format!("runs (process {})", mesh.pid())));
     mesh.wait_for("the files", || mesh.run(&["ps"]).status.success() && layout.record().exists());
 
-    // Without status and record it ends all the same.
+    // The mesh can be ended even without its status and record.
     fs::write(layout.status(), "garbage").unwrap();
     fs::write(layout.record(), "garbage").unwrap();
     let down = mesh.leno(&["down", "--name", mesh.name()]).spawn().unwrap();
@@ -136,7 +136,7 @@ fn a_mesh_whose_files_are_gone_is_found_and_removed() {
     assert_eq!(mesh.remains(), [""; 0]);
 }
 
-/// As that of an owner some of whose threads have not ended yet.
+/// The lock may still be held by an owner some of whose threads have not ended yet.
 #[test]
 fn the_lock_of_a_killed_owner_is_waited_for() {
     let Some(mut mesh) = root(|| Mesh::start(&idle())) else { return };
@@ -237,7 +237,8 @@ fn errors_of_analyze_are_said_and_refused_where_that_is_asked_for() {
     assert!(mesh.run(&["down"]).status.success());
 }
 
-/// Policies that no message has room for left the proxy on those of before, which permitted what they deny.
+/// Regression: if policies were too large for any message, the proxy kept the earlier policies, which permitted
+/// what the new ones deny.
 #[test]
 fn policies_without_room_deny_every_client_and_are_named() {
     let web = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, namespace: shop, labels: {app: web}}\n\

@@ -1,4 +1,4 @@
-//! Node mode.
+//! Tests node mode.
 
 use crate::mesh::{Mesh, out, root};
 
@@ -20,7 +20,7 @@ spec:
   ports: [{name: http, port: 8080, appProtocol: http}]
 ";
 
-/// A workload that joins the process.
+/// A workload that later joins the process.
 const GUEST: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -28,7 +28,8 @@ metadata: {name: guest, namespace: lab}
 spec: {replicas: 3, command: [sleep, infinity]}
 ";
 
-/// Opens connections until five are refused, each held only once a request on it was answered. Prints how many were.
+/// Opens connections until five are refused. Each counts once a request on it was answered, and is then kept open.
+/// Prints the number of these connections.
 const HOLD: &str = "
 import resource, socket
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -52,7 +53,7 @@ fn the_connections_of_an_instance_do_not_depend_on_who_shares_its_process() {
     let limit = metrics.lines().find_map(|line| line.strip_prefix("leno_connections_limit "));
     let limit: f64 =
         limit.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{metrics}"));
-    // Of its own connections, six eighths.
+    // An instance may have six eighths of its own share of connections.
     let expected = format!("{}", (limit / 8.0).floor() * 6.0);
     let held = || mesh.text("client", &["python3", "-c", HOLD]);
     assert_eq!(held(), expected);
@@ -65,7 +66,7 @@ fn the_connections_of_an_instance_do_not_depend_on_who_shares_its_process() {
     });
 }
 
-/// A workload with a proxy of its own, and one that has a process of its own.
+/// A workload with a sidecar, and one with a node proxy process of its own.
 const APART: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -102,7 +103,7 @@ fn stat_shows_where_the_proxies_of_each_workload_run() {
     assert_eq!(shown(&[], "apart"), "sidecar");
     assert_eq!(shown(&["-o", "wide"], "web"), "namespace.lab");
     assert_eq!(shown(&["-o", "wide"], "alone"), "workload.lab.alone-0");
-    // Where all are sidecars, only wide tables say so.
+    // If all proxies are sidecars, only wide tables show that.
     let text = out(&mesh.run(&["stat", "-n", "lab", "--since", "10s"]));
     assert!(!text.contains("PROXY"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `leno open`: a browser that is a script.
+//! Tests `leno open` with a script as the browser.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -11,7 +11,7 @@ use crate::mesh::{Mesh, root, unmeshed};
 
 #[test]
 fn a_workload_is_opened_by_its_published_port_or_by_a_forwarded_one() {
-    // While this socket is bound, the kernel assigns its port to no other program; `leno up` may bind it.
+    // While this socket is bound, the kernel assigns its port to no other program, but `leno up` may bind it.
     let (address, _reservation) = reserved().unwrap();
     let free = address.port();
     let yaml = format!(
@@ -39,7 +39,7 @@ fn a_workload_is_opened_by_its_published_port_or_by_a_forwarded_one() {
     assert_eq!(String::from_utf8_lossy(&done.stdout), url, "{done:?}");
     mesh.wait_for("the browser", || fs::read_to_string(&opened).is_ok_and(|text| text == url));
 
-    // No such browser: the address is printed all the same.
+    // There is no such browser, but the address is still printed.
     let done = open(&["web", "--https"]).env("BROWSER", "/no/browser").output().unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), format!("https://127.0.0.1:{free}/\n"));
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -55,7 +55,7 @@ fn a_workload_is_opened_by_its_published_port_or_by_a_forwarded_one() {
         )
     );
 
-    // Without a published port it forwards a free one until it ends.
+    // Without a published port, the command forwards a free port until it ends.
     mesh.edit(&yaml.replace(&format!(", published: '0.0.0.0:{free}'"), ""));
     mesh.wait_for("the port to be closed", || {
         let ps = mesh.leno(&["ps", "--name", mesh.name()]).output().unwrap();

@@ -1,5 +1,6 @@
-//! Requests of plain traffic: what a mesh without proxies reads from frames, against what real servers have counted of their
-//! real clients. One mesh for all protocols; each server's own count is compared with the rows of both ends.
+//! Tests the requests that a mesh without proxies reads from frames of plain traffic, against the counts of real
+//! servers with real clients. One mesh serves all protocols; each server's own count is compared with the rows of
+//! both ends.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -13,7 +14,7 @@ use leno_testkit::tools;
 use crate::flows::{flows, sum_of};
 use crate::mesh::{Mesh, root};
 
-/// Without a probe an instance is ready after 5 s, whether it listens or not.
+/// Without a probe, an instance counts as ready after 5 s, whether it listens or not.
 const MESH: &str = "
 apiVersion: v1
 kind: Namespace
@@ -107,7 +108,7 @@ http {
 }
 ";
 
-/// A server that notes each call, and its client.
+/// A server that logs each call, and its client.
 const CALLS: &str = "import sys, grpc
 from concurrent import futures
 def answer(request, context):
@@ -129,10 +130,10 @@ else:
     server.wait_for_termination()
 ";
 
-/// Each statement of it is on a line of its own, as the server wants it.
+/// The server requires each statement to be on its own line.
 const INIT: &str = "CREATE DATABASE shop;\nCREATE TABLE shop.orders (id INT);\n";
 
-/// Rows by kind and result, and how often.
+/// How many requests there were, by kind and result.
 type Counts = BTreeMap<(String, String), u64>;
 
 fn counts<'a>(rows: impl IntoIterator<Item = (&'a str, &'a str, u64)>) -> Counts {
@@ -140,7 +141,7 @@ fn counts<'a>(rows: impl IntoIterator<Item = (&'a str, &'a str, u64)>) -> Counts
     rows.map(|(kind, result, count)| ((kind.to_owned(), result.to_owned()), count)).collect()
 }
 
-/// The mesh, with the servers that have counted so far.
+/// The mesh and its servers.
 struct Shop(Mesh);
 
 impl Shop {
@@ -161,7 +162,7 @@ impl Shop {
         ] {
             tools::find_or_skip(program, package).unwrap()?;
         }
-        // Debian has the server's programs in a folder for each version, which is not in PATH.
+        // Debian has a folder for each version of the server's programs, and none of them is in PATH.
         let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
         if !versions.into_iter().any(|version| version.path().join("bin/initdb").exists()) {
             tools::find_or_skip("initdb", "postgresql").unwrap()?;
@@ -171,7 +172,8 @@ impl Shop {
         let all_tools = kafka.parent().unwrap().display().to_string();
         let mesh = root(|| Mesh::draft(MESH))?;
         let directory = mesh.directory().display().to_string();
-        // The server's user enters the folder of the mesh, and has one of its own there.
+        // The server runs as another user, who must be able to enter the folder of the mesh and has a folder in
+        // it.
         fs::set_permissions(mesh.directory(), Permissions::from_mode(0o755)).unwrap();
         let mut own = Command::new("install");
         own.args(["-d", "-o", "postgres"]).arg(mesh.directory().join("postgres"));
@@ -185,26 +187,26 @@ impl Shop {
         ] {
             fs::write(mesh.directory().join(name), text).unwrap();
         }
-        // On a machine that does much else the kernel's programs may seem to take more than their budget.
+        // On a busy machine the kernel's programs may seem to take more than their budget.
         let options = ["--wait", "--wait-timeout", "180s", "--flow-cpu-budget", "none"];
         let up = mesh.detached(&options);
         assert!(up.status.success(), "{up:?}\n{}", mesh.log());
         Some(Self(mesh))
     }
 
-    /// Runs a line of a shell in an instance; returns what it prints.
+    /// Runs a line of shell script in an instance; returns its output.
     fn sh(&self, who: &str, line: &str) -> String {
         let path = "PATH=\"$PATH:$(echo /usr/lib/postgresql/*/bin)\"";
         self.0.text(who, &["bash", "-c", &format!("{path}; {line}")])
     }
 
-    /// How many lines a file of the mesh has that contain a text.
+    /// How many lines of a file of the mesh contain a text.
     fn lines(&self, file: &str, text: &str) -> u64 {
         let lines = fs::read_to_string(self.0.directory().join(file)).unwrap();
         lines.lines().filter(|line| line.contains(text)).count() as u64
     }
 
-    /// What the metrics have of one end.
+    /// The counts of one end in the metrics.
     fn read(&self, labels: &[&str]) -> Counts {
         let page = self.sh("client", "curl -sSf http://10.89.0.1:15025/metrics");
         let rows = page.lines().filter(|row| row.starts_with("leno_flow_requests_total{"));
@@ -223,7 +225,7 @@ impl Shop {
         counts
     }
 
-    /// Both ends of the connections with a server count what it has counted.
+    /// Compares the counts of both ends of connections with a server with the server's own counts.
     fn compare(&self, server: &str, protocol: &str, expected: &Counts) {
         let protocol = format!("protocol=\"{protocol}\"");
         let [own, peer] = ["", "peer_"].map(|of| format!(",{of}workload=\"{server}\""));
@@ -253,7 +255,7 @@ fn requests_of_plain_traffic_are_those_that_real_servers_count() {
     mysql(&shop);
     kafka(&shop);
     dns(&shop);
-    // The command lists what the metrics have.
+    // The command lists the same as the metrics.
     let listed = flows(&shop.0, &["client", "--requests", "--socket", "wire"]);
     let mut protocols: Vec<_> =
         listed.iter().map(|row| row["protocol"].as_str().unwrap()).collect();
@@ -279,7 +281,7 @@ fn http(shop: &Shop) {
     }
     for (protocol, version) in [("http1", "HTTP/1.1"), ("http2", "HTTP/2.0")] {
         let logged = |text: &str| shop.lines("access.log", &format!("{version} {text}"));
-        // It writes a line after the response.
+        // nginx writes its log line after the response.
         shop.0.wait_for("the log of nginx", || logged("") >= 160);
         let expected = counts([
             ("GET", "2xx", logged("GET 200")),
@@ -301,7 +303,7 @@ fn grpc(shop: &Shop) {
 }
 
 fn redis(shop: &Shop) {
-    // Commands of their own connections that follow each other, and errors one by one.
+    // Pipelined commands on their own connections, and errors one by one.
     shop.sh("client", "redis-benchmark -h redis -n 400 -c 5 -P 4 -t set,get,lpush -q");
     shop.sh("client", "redis-cli -h redis -r 10 INCR mylist");
     let stats = shop.sh("redis", "redis-cli INFO commandstats | tr -d '\\r'");
@@ -313,7 +315,7 @@ fn redis(shop: &Shop) {
             rest.split(',').next().unwrap().parse().unwrap()
         };
         let kind = command.split('|').next().unwrap().to_uppercase();
-        // The command that is being answered is not yet counted.
+        // The server does not yet count the command that it is answering.
         let failed = of("failed_calls");
         *expected.entry((kind.clone(), "ok".to_owned())).or_default() += of("calls") - failed;
         *expected.entry((kind, "error".to_owned())).or_default() += failed;
@@ -335,10 +337,10 @@ fn postgresql(shop: &Shop) {
     for _ in 0..3 {
         shop.sh("client", &format!("! {psql} -c 'SELECT 1/0'"));
     }
-    // It writes a line before it answers.
+    // The server writes its log line before it answers.
     let logged = |text: &str| shop.lines("postgres/log", text);
     let failed = logged("ERROR:  division by zero");
-    // One that was prepared is one request more, for each connection.
+    // A prepared statement needs one more request for each connection.
     let [unnamed, executed] = ["execute <unnamed>: SELECT 7", "execute "].map(logged);
     let prepared = executed - unnamed;
     let simple = logged("statement: SELECT 7") + logged("statement: SELECT 1/0");
@@ -354,7 +356,7 @@ fn postgresql(shop: &Shop) {
 }
 
 fn mysql(shop: &Shop) {
-    // Of what it reads from its input, the client goes on after an error with the next line.
+    // After an error, the client continues with the next line of its input.
     let statements = "INSERT INTO shop.orders VALUES (1);\n".repeat(20)
         + &"SELECT COUNT(*) FROM shop.orders;\n".repeat(30)
         + &"SELECT nothing FROM shop.orders;\n".repeat(5);
@@ -379,7 +381,7 @@ fn kafka(shop: &Shop) {
     let program = tools::install("kafka").unwrap().join("kafka");
     shop.sh("client", &format!("{} call kafka:9092 orders 30", program.display()));
     let names = ["ApiVersions", "InitProducerId", "ListOffsets", "Metadata", "Produce"];
-    // What the broker has counted: of Fetch, and of all others.
+    // The counts of the broker: those of Fetch requests, and those of all others.
     let count = || {
         let counted = shop.sh("kafka", "curl -sSf http://127.0.0.1:9093/");
         let mut counted: BTreeMap<String, u64> = serde_json::from_str(&counted).unwrap();
@@ -403,7 +405,7 @@ fn kafka(shop: &Shop) {
         };
         shop.0.wait_for("the requests of Kafka", || {
             let [(fetched, rest), (expected_fetched, expected)] = [read(), count()];
-            // A client that closes does not wait for the response to its last Fetch.
+            // When a client closes, it does not wait for the response to its last Fetch.
             let all = [&rest, &expected].map(|counts| counts.values().sum::<u64>());
             all[0] >= all[1] && fetched + 1 >= expected_fetched
         });
@@ -416,7 +418,7 @@ fn kafka(shop: &Shop) {
 fn dns(shop: &Shop) {
     let dig = "dig +short +tries=1 +time=20";
     for _ in 0..5 {
-        // Types that no other client here asks for.
+        // Query types that no other client in this test uses.
         shop.sh("client", &format!("{dig} web.shop.svc.cluster.local MX"));
         shop.sh("client", &format!("{dig} +tcp web.shop.svc.cluster.local NAPTR"));
         shop.sh("client", &format!("{dig} none.shop.svc.cluster.local CAA"));

@@ -1,4 +1,4 @@
-//! How applications are run: probes, dependencies, restarts, accounts, limits, volumes, ends.
+//! Tests how applications are run: probes, dependencies, restarts, accounts, limits, volumes, and their ends.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -15,7 +15,7 @@ fn workload(name: &str, spec: &str) -> String {
     format!("{}spec:\n{spec}---\n", unmeshed(name))
 }
 
-/// What serves files of its directory on port 8080, so that a file that is there is answered with 200.
+/// A server of the files in its directory on port 8080. The path of an existing file is answered with 200.
 const FILES: &str =
     "  command: [python3, -m, http.server, '8080']\n  ports: [{name: http, port: 8080}]\n";
 
@@ -29,7 +29,7 @@ fn ps(mesh: &Mesh, name: &str) -> String {
     text.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned()
 }
 
-/// A file of root's shell was open in every workload and proxy, of whatever user.
+/// Regression: a file that root's shell had open was open in every workload and proxy, whatever their user.
 #[test]
 fn what_is_open_in_the_shell_of_leno_up_is_not_open_in_workloads() {
     let script = "exec 9</proc/self/status; exec \"$0\" \"$@\"";
@@ -104,7 +104,7 @@ fn an_application_that_does_not_live_is_started_again() {
         mesh.takes_traffic("web-0") && instance(&mesh, "web-0").pid != before
     });
     assert_eq!(instance(&mesh, "web-0").restarts, 1);
-    // The child of the first one does not hold the port of the second.
+    // The child of the first application does not keep the port that the second one needs.
     let group = instance(&mesh, "web-0").surroundings.cgroup.join("cgroup.procs");
     let count = || fs::read_to_string(&group).unwrap().lines().count();
     mesh.wait_for("two processes", || count() == 2);
@@ -145,7 +145,7 @@ fn workloads_start_in_the_order_of_their_dependencies() {
     let output = mesh.leno(&["ps", "--name", mesh.name()]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "what has completed is well");
 
-    // A job runs again when it is told to.
+    // A job runs again when the user restarts it.
     let restart = mesh.leno(&["restart", "--name", mesh.name(), "migrate"]).output().unwrap();
     assert!(restart.status.success(), "{restart:?}");
     mesh.wait_for("its second line", || mesh.log().matches("| migrated\n").count() == 2);
@@ -248,7 +248,7 @@ fn an_application_runs_as_its_user_and_group() {
     let pid = instance(&mesh, "web-0").pid.unwrap();
     let process = fs::metadata(format!("/proc/{pid}")).unwrap();
     assert_eq!((process.uid(), process.gid()), (daemon.uid.as_raw(), 4242));
-    // A command runs as the workload does.
+    // A command runs as the same user as its workload.
     let said = mesh.text("web", &["sh", "-c", "id -u; id -g; echo $USER"]);
     assert_eq!(said, format!("{}\n4242\ndaemon", daemon.uid));
 }
@@ -274,7 +274,7 @@ fn volumes_are_seen_at_their_places_and_read_only_ones_cannot_be_written() {
     assert!(!data.join("new").exists() && !std::path::Path::new("/srv/in").exists());
     assert_eq!(mesh.text("web", &["sh", "-c", "pwd; ls"]), "/mnt\nin\nout");
 
-    // One that is not there says so, and is tried again.
+    // An instance whose user does not exist reports that, and is started again later.
     mesh.edit(&workload(
         "web",
         &spec.replace("path: data, mountPath: /mnt", "path: lost, mountPath: /mnt"),
@@ -310,7 +310,7 @@ fn limits_hold_and_are_removed_with_the_instance() {
     mesh.wait_for("the others", || {
         mesh.takes_traffic("modest-0") && mesh.takes_traffic("spinner-0")
     });
-    // A command that runs as the workload is limited with it.
+    // A command in the workload has the same limits as the workload.
     let done = mesh.exec("modest", &["python3", "-c", eat]);
     assert!(!done.status.success(), "{done:?}");
 
@@ -322,7 +322,8 @@ fn limits_hold_and_are_removed_with_the_instance() {
     };
     let before = (used_ticks(), std::time::Instant::now());
     mesh.wait_for("two seconds", || before.1.elapsed().as_secs() >= 2);
-    // 100 ticks a second: a fifth of them, and half of them at most on a machine that accounts coarsely.
+    // There are 100 ticks a second. The limit is a fifth of them; on a machine that accounts coarsely, at most
+    // half of them may be counted.
     let used = used_ticks() - before.0;
     let seconds = before.1.elapsed().as_secs_f64();
     assert!((used as f64) < seconds * 50.0, "{used} ticks in {seconds} s");
@@ -351,10 +352,10 @@ fn an_application_is_asked_to_end_by_its_signal_within_its_grace() {
     }) else {
         return;
     };
-    // Before its trap is set, the signal would end it without a word.
+    // Before the trap is set, the signal would end the shell without any output.
     mesh.wait_for("the trap", || mesh.log().contains("| ready\n"));
     mesh.interrupt();
-    // The grace of the mesh is not waited for.
+    // The end does not wait for the mesh's grace period.
     assert_eq!(mesh.ended().code(), Some(0));
     assert!(mesh.log().contains("| asked\n"), "{}", mesh.log());
 }
@@ -393,7 +394,7 @@ fn probes_of_grpc_and_tcp_find_out_about_the_application() {
     assert!(!mesh.takes_traffic("none-0") && !mesh.takes_traffic("http1-0"));
 }
 
-/// The health service of Python's gRPC: well while the file `serving` is there.
+/// The health service of Python's gRPC. It reports healthy while the file `serving` exists.
 const HEALTH: &str = "import os, grpc
 from concurrent import futures
 check = lambda request, _: b'\\x08\\x01' if os.path.exists('serving') else b'\\x08\\x02'
@@ -453,7 +454,7 @@ fn what_waits_for_a_start_waits_for_no_readiness() {
     assert!(!mesh.takes_traffic("db-0"));
 }
 
-/// Meshed: the proxies and the control plane of the same build are beside `leno`.
+/// The example is meshed: the proxies and the control plane of the same build are in the same folder as `leno`.
 #[test]
 fn the_example_starts_in_its_order_and_serves() {
     let Some(mesh) =

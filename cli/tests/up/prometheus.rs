@@ -1,5 +1,5 @@
-//! The alerts and the dashboards for Prometheus and Grafana: checked by promtool, and asked of a real Prometheus that
-//! scrapes a real mesh.
+//! Tests the alerts and dashboards for Prometheus and Grafana. promtool checks them, and a real Prometheus that
+//! scrapes a real mesh answers their queries.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -19,7 +19,7 @@ mod server;
 
 use server::Prometheus;
 
-/// `client` makes requests that succeed, fail, are retried, given up and denied, and opaque connections.
+/// `client` sends requests that succeed, fail, are retried, abandoned and denied, and opens opaque connections.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -68,7 +68,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard").join(name)
 }
 
-/// Debian's program, or `None` where a test without it is to be skipped.
+/// The path of a Debian program; `None` if it is missing and tests that need it are to be skipped.
 fn program(name: &str) -> Option<PathBuf> {
     tools::find_or_skip(name, "prometheus").unwrap()
 }
@@ -87,7 +87,7 @@ fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
     }
 }
 
-/// A dashboard by its file's name.
+/// The dashboards, each with the name of its file.
 fn dashboards() -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder("grafana")).unwrap() {
@@ -114,7 +114,7 @@ fn dashboards_are_whole_and_explain_themselves() {
             "{file}"
         );
         assert!(names.insert(board["uid"].as_str().unwrap().to_owned()), "{file}: uid");
-        // Grafana gives an id of its own to a dashboard that is imported.
+        // Grafana assigns an `id` to a dashboard when it is imported, so the file must not set one.
         assert!(board.get("id").is_none_or(Value::is_null), "{file}: id");
         let variables: Vec<&str> = list(&board["templating"], "list")
             .iter()
@@ -150,7 +150,7 @@ fn dashboards_are_whole_and_explain_themselves() {
     }
 }
 
-/// The configuration of a Prometheus that runs in the namespace of the bridge.
+/// The configuration of a Prometheus server that runs in the network namespace of the mesh's bridge.
 fn configuration(mesh: &Mesh) -> String {
     let status = MeshStatus::read(mesh.layout()).unwrap();
     let mut proxies = Vec::new();
@@ -172,7 +172,7 @@ fn configuration(mesh: &Mesh) -> String {
     )
 }
 
-/// `--prometheus` shows what the proxies themselves would.
+/// Checks that `--prometheus` shows the same figures as the proxies themselves.
 fn reads_the_same_as_from_the_proxies(mesh: &Mesh, server: &Prometheus) {
     let read = |arguments: &[&str]| -> Value {
         let output = server.leno(mesh, arguments);
@@ -187,7 +187,7 @@ fn reads_the_same_as_from_the_proxies(mesh: &Mesh, server: &Prometheus) {
     let stat = read(&["stat", "--since", "1m", "-o", "json"]);
     let workloads = stat["workloads"].as_array().unwrap();
     assert_eq!(workloads.len(), 4, "{stat}");
-    // Of two requests that are answered one fails, and is retried in vain.
+    // Of two answered requests one fails, and its retries fail as well.
     let web = edge(&stat["edges"], "web");
     let success = web["success_rate"].as_f64().unwrap();
     assert!((0.3..0.7).contains(&success), "{web}");
@@ -215,7 +215,7 @@ fn reads_the_same_as_from_the_proxies(mesh: &Mesh, server: &Prometheus) {
     );
 }
 
-/// What a page of Grafana asks, with its variables set to all.
+/// The query that a Grafana page sends when its variables are set to all.
 fn asked(query: &str) -> String {
     query.replace("$__rate_interval", "10s").replace("$namespace", ".*")
 }
@@ -237,14 +237,14 @@ fn every_query_of_the_dashboards_and_rules_has_series_of_a_real_mesh() {
             }
         }
     }
-    // The alerts compare what these rules record.
+    // The alerts compare series that these rules record.
     let rules = std::fs::read_to_string(folder("prometheus/rules.yaml")).unwrap();
     let recorded = rules.lines().filter_map(|line| line.trim().strip_prefix("- record: "));
     queries.extend(recorded.map(|name| ("rules.yaml".to_owned(), name.to_owned())));
     assert!(queries.len() > 40, "{}", queries.len());
 
     server.until_all_have_series(queries);
-    // The figures are those of the mesh: half of what is answered at `web`, its retries included, fails.
+    // The figures match the mesh: of the requests that `web` answers, retries included, half fail.
     let output = server.answer("leno:success:ratio5m{service=\"web\"} < 0.9");
     assert!(said(&output).contains("web"), "{}", said(&output));
     reads_the_same_as_from_the_proxies(&mesh, &server);

@@ -1,4 +1,4 @@
-//! `leno bug-report` of a mesh of `leno up`: what is in it, and that no secret is.
+//! Tests the content of `leno bug-report` about a mesh of `leno up`, and that it contains no secret.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::mesh::{Mesh, root};
 
-/// In every secret that the test plants.
+/// A word that every planted secret contains.
 const PLANTED: &str = "hunter2";
 
 const MESH: &str = "

@@ -1,10 +1,11 @@
-//! Service level objectives on a real mesh: a budget that is met, one that burns, and the gate of a rollout.
+//! Tests service level objectives on a real mesh: a budget that is met, a budget that is spent too fast, and the
+//! gate of a rollout.
 
 use serde_json::Value;
 
 use crate::mesh::{Mesh, root, said, with_server};
 
-/// `web` calls `cart` 20 times a second at most; `idle` gets no calls; `late` is slow to answer.
+/// `web` calls `cart` at most 20 times a second; `idle` gets no calls; `late` answers slowly.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -58,7 +59,7 @@ spec:
   latency: {below: 250ms, percent: 90}
 ";
 
-/// No workload is behind its target.
+/// An objective whose target has no workloads.
 const WITHOUT_SERVERS: &str = "
 ---
 apiVersion: v1
@@ -109,14 +110,14 @@ fn a_budget_that_is_spent_too_fast_closes_the_gate() {
         slo(&mesh, &["gate", "cart", "--until", "6s"]),
         (Some(0), "open: 2 objectives held\n".to_owned())
     );
-    // Nothing shows that a workload without calls works.
+    // Without calls, nothing shows that a workload works.
     let (code, text) = slo(&mesh, &["gate", "idle", "--until", "5s"]);
     assert_eq!((code, &*text), (Some(1), "closed: shop/idle success 99 %: no requests\n"));
     assert_eq!(slo(&mesh, &["gate", "idle", "--until", "5s", "--allow-idle"]).0, Some(0));
     let (code, text) = slo(&mesh, &["gate", "none", "--until", "5s"]);
     assert_eq!(code, Some(2), "{text}");
 
-    // Every request fails: the gate is closed long before its time is over.
+    // Every request fails, so the gate closes long before its time is over.
     mesh.edit(&documents("fail"));
     let (code, text) = slo(&mesh, &["gate", "cart", "--until", "10m"]);
     assert_eq!(code, Some(1), "{text}");
@@ -124,7 +125,7 @@ fn a_budget_that_is_spent_too_fast_closes_the_gate() {
     assert_eq!(slo(&mesh, &["-n", "shop"]).0, Some(1));
     assert_eq!(standing(&mesh, "cart", "latency"), "met");
 
-    // What answers well but late spends the other budget.
+    // Answers that are correct but late spend the budget of the latency objective.
     assert_eq!(standing(&mesh, "late", "success"), "met");
     assert_eq!(standing(&mesh, "late", "latency"), "exhausted");
     let (code, text) = slo(&mesh, &["gate", "-n", "bank", "--until", "10m"]);
@@ -134,7 +135,7 @@ fn a_budget_that_is_spent_too_fast_closes_the_gate() {
     let late = all.iter().find(|one| one["below_ms"] == 250).unwrap();
     assert_eq!((&late["in_time_ms"], &late["bad"]), (&200.0.into(), &late["requests"]), "{late}");
 
-    // An objective that is about no workload fails the commands that are about it, and no others.
+    // An objective without workloads fails only the commands that concern it.
     mesh.edit(&format!("{}{WITHOUT_SERVERS}", documents("ok")));
     mesh.wait_for("the other objective", || slo(&mesh, &[]).0 == Some(2));
     let (_, text) = slo(&mesh, &[]);

@@ -1,4 +1,4 @@
-//! `leno stat` on a mesh in which much is refused, and what the access log and the other logs say of it.
+//! Tests `leno stat`, the access log and the other logs, on a mesh in which many requests are refused.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::mesh::{Mesh, out, root};
 
-/// `stranger` has no proxy, so that `web` refuses it; `client` may not leave the mesh, and calls `db` as bytes.
+/// `stranger` has no proxy, so `web` refuses it. `client` may not call addresses outside the mesh, and calls `db`
+/// over opaque TCP.
 const MESH: &str = "
 apiVersion: v1
 kind: Namespace
@@ -44,7 +45,7 @@ metadata: {name: stranger, namespace: shop, labels: {leno.dev/inject: disabled}}
 spec: {command: [sh, -c, 'while sleep 0.1; do curl -s -m 5 -o /dev/null http://web:8080/; done']}
 ";
 
-/// The line of an edge.
+/// The line about an edge.
 fn row<'a>(text: &'a str, client: &str, server: &str) -> Option<&'a str> {
     let of = |line: &&str| line.split_whitespace().take(2).eq([client, server]);
     text.lines().find(of)
@@ -119,8 +120,8 @@ fn top_shows_sorted_edges_on_a_screen_of_its_own_and_once_for_scripts() {
     assert_eq!(piped.status.code(), Some(2), "{piped:?}");
 }
 
-/// `client` calls three paths of `web`: one that the rule `pages` is for, one that is redirected, and one that no rule matches.
-/// `reader` calls the first one only.
+/// `client` calls three paths of `web`: one that the rule `pages` matches, one that is redirected, and one that no
+/// rule matches. `reader` calls only the first one.
 pub(crate) const ROUTED: &str = "
 apiVersion: v1
 kind: Namespace
@@ -209,7 +210,7 @@ fn edges_have_identities_and_routes_their_rules_now_and_in_the_history() {
     assert_eq!(elsewhere.status.code(), Some(2), "{elsewhere:?}");
 }
 
-/// Between the wait for one answer of a proxy, 0.8 s, and that for two.
+/// A duration between one wait for a proxy's answer, 0.8 s, and two such waits.
 const WAITED_ONCE: Duration = Duration::from_millis(1200);
 
 #[test]
@@ -228,8 +229,8 @@ fn a_proxy_that_is_frozen_holds_up_no_report() {
     };
     let (_, healthy) = stat();
     let stopped = StoppedThreads::of_process(proxy).unwrap();
-    // It is waited for once and not in both rounds, which would take 1.6 s each time. What else the machine does makes
-    // some reports slower.
+    // The frozen proxy is waited for once, not in both rounds, which would take 1.6 s in total. Other load on the
+    // machine makes some reports slower, so several are tried.
     let mut tries = (0..30).map(|_| stat());
     let is_once = |(_, took): &(_, Duration)| took.saturating_sub(healthy) < WAITED_ONCE;
     let stat = tries.find(is_once).map(|(output, _)| output);
@@ -260,14 +261,15 @@ fn the_access_log_in_a_file_is_json_and_lines_have_times_where_they_are_asked_fo
     let lines = || {
         let text =
             std::fs::read_to_string(mesh.directory().join("access.json")).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be written only in part.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         let lines = text[..whole].lines().map(serde_json::from_str);
         lines.collect::<Result<Vec<serde_json::Value>, _>>().unwrap()
     };
     mesh.wait_for("requests and connections", || {
         let lines = lines();
-        // The server's proxy writes its line before the client's. Early requests may find no server yet.
+        // The server's proxy writes its line before the client's proxy does. For early requests, there may be no
+        // server yet.
         let request = lines.iter().find(|line| {
             line["direction"] == "outbound" && line["method"] == "GET" && line["status"] == 200
         });
@@ -280,7 +282,7 @@ fn the_access_log_in_a_file_is_json_and_lines_have_times_where_they_are_asked_fo
         );
         true
     });
-    // The line of the server names the same instance, whether the client has an identity or not.
+    // The server's line names the client's instance, whether the client has an identity or not.
     mesh.wait_for("the instances of clients in inbound lines", || {
         let lines = lines();
         let has = |client: &str, method: &str, server: &str, mtls: bool| {
@@ -298,7 +300,7 @@ fn the_access_log_in_a_file_is_json_and_lines_have_times_where_they_are_asked_fo
     let logs = mesh.leno(&["logs", "-t", "--name", mesh.name(), "leno"]).output().unwrap();
     let logs = out(&logs);
     let first = logs.lines().next().unwrap();
-    // 2026-01-01T00:00:00.000Z
+    // The form is 2026-01-01T00:00:00.000Z.
     let time = first.split_whitespace().next().unwrap();
     assert!(
         time.ends_with('Z') && time.as_bytes()[10] == b'T' && time.starts_with("20"),

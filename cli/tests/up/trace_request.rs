@@ -1,8 +1,8 @@
-//! `leno trace-request` on a real mesh: one request over two hops, and none.
+//! Tests `leno trace-request` on a real mesh: a request with two hops, and no request at all.
 
 use crate::mesh::{Mesh, err, out, root};
 
-/// Passes the context of traces on to `db`.
+/// A server that passes the trace context on to `db`.
 const WEB: &str = "import http.server as h, urllib.request as u
 class H(h.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -15,7 +15,8 @@ class H(h.BaseHTTPRequestHandler):
 h.ThreadingHTTPServer(('', 8080), H).serve_forever()
 ";
 
-/// `client` calls `web` over a route, and `web` calls `db`; other calls of `web` do not come from `client`.
+/// `client` calls `web` over a route, and `web` calls `db`. `web` also makes calls that no request of `client`
+/// causes.
 const MESH: &str = "
 apiVersion: v1
 kind: Namespace
@@ -63,7 +64,7 @@ spec:
 fn one_request_is_followed_over_its_hops_with_what_was_decided_on_it() {
     let yaml = MESH.replace("@WEB@", &format!("{WEB:?}"));
     let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
-    // A request before its server listens has one hop.
+    // A request that arrives before its server listens has only one hop.
     mesh.wait_for("an answer", || {
         mesh.exec("client", &["curl", "-sf", "-o", "/dev/null", "http://web:8080/work"])
             .status
@@ -128,7 +129,7 @@ fn one_request_is_followed_over_its_hops_with_what_was_decided_on_it() {
     let headers = first["headers"].as_array().unwrap();
     assert!(headers.contains(&serde_json::json!(["Authorization", "(masked)"])), "{headers:?}");
 
-    // A person reads the same; each run has one request.
+    // The text for people says the same; each run follows one request.
     let text = out(&trace(&["--to", "web"]));
     assert_eq!(text.matches("shop/client-0 -> shop/web-0").count(), 1, "{text}");
     assert!(text.contains("\n      server proxy at "), "the second hop is below the first: {text}");
@@ -136,7 +137,7 @@ fn one_request_is_followed_over_its_hops_with_what_was_decided_on_it() {
     assert!(out(&log).contains("a tap of live requests was opened"), "{log:?}");
 }
 
-/// Answers a body with more than is shown.
+/// A server whose answers have a longer body than is shown.
 const TILL: &str = "import http.server as h
 class H(h.BaseHTTPRequestHandler):
     def do_POST(self):
@@ -193,7 +194,7 @@ fn bodies_are_shown_where_the_mesh_permits_it_and_nowhere_else() {
     let text = answer["text"].as_str().unwrap();
     assert!(text.starts_with("receipt receipt ") && text.len() == 4096, "{hop}");
     assert_eq!((&answer["bytes"], &answer["is_cut"]), (&8000.into(), &true.into()), "{hop}");
-    // Each proxy has logged that bodies were asked for.
+    // Each proxy has logged that bodies were requested.
     for instance in ["client", "till"] {
         let log = out(&mesh.run(&["logs", "--proxy", instance]));
         assert!(log.contains("bodies=true"), "{instance}: {log}");
@@ -217,7 +218,7 @@ fn a_request_that_does_not_come_is_said_and_leaves_no_tap() {
     assert!(said.contains("no request matched in 1s"), "{said}");
     let unknown = run(&["nothing"]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
-    // A server that there is not is refused at once. The default wait would be a minute.
+    // A server that does not exist is refused at once. The default wait would be a minute.
     for command in ["trace-request", "tap"] {
         let begin = std::time::Instant::now();
         let unknown = mesh.run(&[command, "client", "--to", "wbe"]);

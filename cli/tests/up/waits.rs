@@ -1,8 +1,9 @@
-//! How long a request waits for a server that has taken it and does not answer.
+//! Tests how long a request waits for a server that has accepted the request and does not answer.
 
 use crate::mesh::{Mesh, out, root, with_server};
 
-/// `hung` and `patient` take requests and never answer them; the policy of `patient` says how long that may go on.
+/// `hung` and `patient` accept requests and never answer them. A policy sets how long requests to `patient` may
+/// wait.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -32,7 +33,7 @@ metadata: {name: client, namespace: shop}
 spec: {command: [sleep, infinity]}
 ";
 
-/// Accepts connections and reads what comes.
+/// A server that accepts connections and reads, but never answers.
 const HUNG: &str = "import socketserver as s
 class H(s.BaseRequestHandler):
     def handle(self):
@@ -59,9 +60,9 @@ fn a_hung_server_is_waited_for_as_long_as_up_or_a_policy_says() {
     };
     assert_eq!(ask("web", "20"), (Some(0), "200".to_owned()));
     assert_eq!(ask("hung", "20"), (Some(0), "504 stalled".to_owned()));
-    // The client is the one that does not wait: curl ends with 28.
+    // Here the client stops waiting first: curl exits with 28.
     assert_eq!(ask("patient", "4"), (Some(28), "000".to_owned()));
-    // One line decides, and it is followed while the mesh runs.
+    // One line of the policy decides, and an edit of it takes effect while the mesh runs.
     mesh.edit(&yaml.replace("response: 24h", "response: 1s"));
     mesh.wait_for("the edit", || ask("patient", "20").1.starts_with("504 "));
     assert!(mesh.run(&["down"]).status.success());

@@ -9,32 +9,32 @@ use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, ROOTS_KEY, TOKEN_VOLUME, WORKLOAD_API_VOLUME, workload_api,
 };
 
-/// The container of a waypoint's pod.
+/// The name of the proxy's container in a waypoint's pod.
 const WAYPOINT_CONTAINER: &str = "waypoint";
-/// The audience of the token.
+/// The audience of the token with which the proxy authenticates.
 const AUDIENCE: &str = "leno";
 /// The lifetime of a token, in seconds; the kubelet replaces it at 80 %.
 const TOKEN_LIFETIME_S: u32 = 3600;
 const TOKEN_PATH: &str = "/var/run/leno/token";
 const ROOTS_PATH: &str = "/var/run/leno/roots";
 const IDENTITY_PATH: &str = "/var/run/leno/identity";
-/// The files in it: the key with its certificate, and the mesh's roots.
+/// The files in [`IDENTITY_PATH`]: the key with its certificate, and the mesh's roots.
 const CREDENTIALS: &str = "credentials.pem";
 const IDENTITY_ROOTS: &str = "roots.pem";
-/// The signer of that certificate, and the object with those roots.
+/// The signer of the certificate, and the object that contains the roots.
 const SIGNER: &str = "leno.dev/identity";
 const TRUST_BUNDLE: &str = "leno.dev:identity:mesh";
-/// The period of the startup probe, and how often it may fail: two minutes in all, in which a restarted control plane
-/// is back.
+/// The period of the startup probe, in seconds, and how many times it may fail. Together they allow two minutes,
+/// in which a control plane that was restarted is available again.
 const START_PERIOD_S: u32 = 1;
 const START_FAILURES: u32 = 120;
-/// How often the kubelet asks whether the proxy hangs, how long it waits for an answer, and how often there may be none: a minute
-/// in all, in which a proxy answers on a node without a free CPU, too. A restart cuts what its pod has.
+/// The liveness probe: its period, its timeout, and how many times it may fail. Together they allow a minute, in
+/// which a proxy answers even on a node without a free CPU. A restart would close the connections of the pod.
 const LIVE_PERIOD_S: u32 = 10;
 const LIVE_TIMEOUT_S: u32 = 10;
 const LIVE_FAILURES: u32 = 6;
 
-/// The container.
+/// The proxy's container for a pod with these settings and probes.
 pub(crate) fn container(settings: &InjectionSettings, probes: &Probes) -> JsonValue {
     let mut container =
         JsonValue::from([("name", CONTAINER.into()), ("image", settings.image.as_str().into())]);
@@ -69,7 +69,8 @@ pub(crate) fn container(settings: &InjectionSettings, probes: &Probes) -> JsonVa
     container
 }
 
-/// The spec of a waypoint's pods, without the service account: it only has the proxy, and nothing captures its traffic.
+/// The spec of a waypoint's pods, without the service account. Such a pod contains only the proxy, and nothing
+/// captures its traffic.
 #[must_use]
 pub fn waypoint_pod(settings: &InjectionSettings) -> JsonValue {
     let of_sidecar = ["LENO_AWAIT_CAPTURE"];
@@ -77,7 +78,8 @@ pub fn waypoint_pod(settings: &InjectionSettings) -> JsonValue {
     for field in ["restartPolicy", "lifecycle", "startupProbe"] {
         let _unset = proxy.remove(field);
     }
-    // With the name of a sidecar's container it would be taken for a workload with a sidecar.
+    // If the container had the name of a sidecar's container, the pod would be taken for a workload with a
+    // sidecar.
     proxy.set("name", WAYPOINT_CONTAINER);
     let (variables, _) = proxy.list_in("env");
     variables.retain(|one| !one.name().is_some_and(|name| of_sidecar.contains(&name)));
@@ -128,8 +130,8 @@ pub(crate) fn volumes(settings: &InjectionSettings) -> Vec<JsonValue> {
     all
 }
 
-/// The volume with the certificate that the kubelet requests. Pods start even if the roots are missing: the proxy only
-/// needs them together with the certificate.
+/// The volume with the certificate that the kubelet requests. A pod starts even if the roots do not exist yet,
+/// because the proxy needs them only together with the certificate.
 fn identity(longest_s: Option<u32>) -> JsonValue {
     let mut certificate = JsonValue::from([
         ("signerName", SIGNER.into()),
@@ -165,7 +167,8 @@ fn environment(settings: &InjectionSettings, probes: &Probes) -> JsonValue {
         said("LENO_CONTROL", &settings.control),
         said("LENO_ROOTS", &format!("{ROOTS_PATH}/{ROOTS_KEY}")),
         said("LENO_TOKEN", &format!("{TOKEN_PATH}/token")),
-        // The startup probe then delays the containers of a pod that the agent has not captured yet.
+        // With this setting, the startup probe delays the containers of a pod until the agent has captured the
+        // pod.
         said("LENO_AWAIT_CAPTURE", "true"),
     ];
     if let Some(api) = &settings.workload_api {
@@ -223,7 +226,8 @@ fn ready() -> JsonValue {
     ])
 }
 
-/// The proxy hangs if it gives no answer, or a thread of connections does not come round.
+/// The liveness probe. It fails if the proxy does not answer, or if one of its threads that serve connections
+/// hangs.
 fn live() -> JsonValue {
     let get = JsonValue::from([("path", "/live".into()), ("port", admin())]);
     JsonValue::from([
@@ -234,8 +238,8 @@ fn live() -> JsonValue {
     ])
 }
 
-/// The hooks of an ordinary container: the kubelet starts the next one when the first is over, and
-/// tells the proxy to end when the second is.
+/// The hooks of a proxy in an ordinary container. The kubelet starts the next container when the first hook has
+/// returned, and signals the proxy when the second one has.
 fn lifecycle() -> JsonValue {
     let run = |what: &str| {
         let command = JsonValue::texts([CONTAINER, "--hook", what]);
@@ -244,7 +248,7 @@ fn lifecycle() -> JsonValue {
     JsonValue::from([("postStart", run("started")), ("preStop", run("ending"))])
 }
 
-/// The settings that Pod Security requires for `restricted`, all explicit.
+/// The settings that Pod Security requires for the level `restricted`. All are set explicitly.
 fn security() -> JsonValue {
     JsonValue::from([
         ("allowPrivilegeEscalation", false.into()),

@@ -1,4 +1,4 @@
-//! Puts the proxy into a pod.
+//! Adds the proxy to a pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,25 +20,26 @@ use crate::{
     workload_api,
 };
 
-/// Records what injection has added besides the proxy, for its inverse: the names of added lists and maps, and of
-/// annotations, separated by commas.
+/// The annotation that records what injection has added besides the proxy, so that it can be undone. Its value
+/// lists names of added lists, maps and annotations, separated by commas.
 pub(crate) const RECORD: &str = "leno.dev/injected";
-/// What a namespace says to the agent of its pods, as annotations, each with its name in the record.
+/// Annotations that injection copies from the namespace to the pod, where the node's agent reads them, each with
+/// its name in the record.
 pub(crate) const AGENT_ANNOTATIONS: [(&str, &str); 4] = [
     (CAPTURE_ANNOTATION, "capture"),
     (UDP_ANNOTATION, "udp"),
     (FLOW_METRICS_ANNOTATION, "flow-metrics"),
     (FLOW_CPU_BUDGET_ANNOTATION, "flow-cpu-budget"),
 ];
-/// In the record, before the name of a Secret that was added.
+/// The prefix, in the record, of the name of a Secret that was added.
 pub(crate) const PULL_SECRET: &str = "pull-secret=";
-/// The field of a pod with the Secrets that its images are pulled with.
+/// The field of a pod that lists the Secrets for pulling its images.
 pub(crate) const PULL_SECRETS: &str = "imagePullSecrets";
-/// The default container of `kubectl logs` and `exec` (an annotation of Kubernetes).
+/// The Kubernetes annotation that names the default container of `kubectl logs` and `exec`.
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// The annotation of a pod that the kubelet has from a file (of Kubernetes).
+/// The Kubernetes annotation of a static pod, which the kubelet reads from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// The sysctl whose value is the mark of a captured namespace.
+/// The sysctl whose value marks a captured network namespace.
 const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
 /// The values of `leno.dev/capture`.
 const CAPTURES: [&str; 4] = ["auto", "ebpf", "nftables", "iptables"];
@@ -46,64 +47,64 @@ const CAPTURES: [&str; 4] = ["auto", "ebpf", "nftables", "iptables"];
 /// The result for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodOutcome {
-    /// It has a proxy now.
+    /// The pod has got a proxy.
     Injected,
-    /// It was not changed.
+    /// The pod was not changed.
     Skipped(SkipReason),
 }
 
 /// Why a pod was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// It has a proxy already.
+    /// The pod already has a proxy.
     Meshed,
-    /// Its labels or annotations disable injection.
+    /// The pod's labels or annotations disable injection.
     Disabled,
-    /// It uses its node's network.
+    /// The pod uses its node's network.
     HostNetwork,
-    /// The kubelet has it from a file, not from the API server.
+    /// The pod is static: the kubelet reads it from a file, not from the API server.
     Mirror,
-    /// It runs on Windows.
+    /// The pod runs on Windows.
     Windows,
-    /// It ends by itself, but a proxy in an ordinary container would keep it running.
+    /// The pod ends by itself, but a proxy in an ordinary container would keep it running.
     Ends,
-    /// A proxy of its node serves it.
+    /// A proxy of its node serves the pod.
     NodeMode,
-    /// It is the proxy of a waypoint.
+    /// The pod is the proxy of a waypoint.
     Waypoint,
 }
 
-/// Why a pod cannot be injected. It was not changed then.
+/// Why a pod cannot be injected. The pod was not changed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum InjectError {
-    /// It is not a pod, or a part of it has another form.
+    /// The value is not a pod, or a field of it does not have the required type.
     #[error("{0} is not {1}")]
     Form(&'static str, &'static str),
     /// One of Leno's labels or annotations has an invalid value.
     #[error("the annotation or label {name}: {reason}")]
     Annotation {
-        /// Its name.
+        /// The name of the label or annotation.
         name: String,
-        /// What is wrong with it.
+        /// Why the value is invalid.
         reason: String,
     },
-    /// It is in node mode, and declines the proxy that its namespace requires.
+    /// The pod is in node mode, and declines the proxy that its namespace requires.
     #[error(
         "it says leno.dev/inject: disabled, but pods of its namespace have a proxy: remove it from the pod, or have an \
          administrator create a PodExemption with settings: [inject]"
     )]
     DeclinesNodeMode,
-    /// It has a volume with the name of one of the proxy's.
+    /// The pod has a volume with the name of one of the proxy's volumes.
     #[error(
         "it has a volume {0} already, which is the name of one of the proxy's: call it otherwise"
     )]
     Volume(&'static str),
-    /// One of its containers mounts the folder of the Workload API, and could write to it.
+    /// A container of the pod mounts the folder of the Workload API with permission to write to it.
     #[error(
         "its container {0} mounts {WORKLOAD_API_VOLUME}, which is a volume of the proxy's, to write: add readOnly: true"
     )]
     WorkloadApiMount(String),
-    /// One of its containers uses a port on which the proxy listens.
+    /// A container of the pod uses a port on which the proxy listens.
     #[error(
         "its container {container} has the port {port}, on which the proxy listens: use another"
     )]
@@ -113,7 +114,7 @@ pub enum InjectError {
         /// The port.
         port: u16,
     },
-    /// One of its containers runs as the proxy's user, so its connections would be mistaken for the proxy's own.
+    /// A container of the pod runs as the proxy's user, so its connections would be mistaken for the proxy's own.
     #[error("{0} runs as user {PROXY_UID}, which is the proxy's: use another")]
     User(String),
     /// The pod reserves local ports, which is how a node's agent marks captured namespaces.
@@ -122,7 +123,8 @@ pub enum InjectError {
          securityContext.sysctls"
     )]
     Reserved,
-    /// Init containers would start before a proxy in an ordinary container, and could not reach anything.
+    /// The pod has init containers. They would start before a proxy in an ordinary container, and their
+    /// connections would fail.
     #[error(
         "it has init containers, which would start before a proxy that is an ordinary container and \
          reach nothing: use a native sidecar (Kubernetes 1.29), or have no init containers"
@@ -140,23 +142,23 @@ pub enum InjectError {
     },
 }
 
-/// The context of a pod.
+/// The settings of a pod's namespace that affect its injection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodContext {
-    /// What its namespace says to the agent of its pods, by annotation.
+    /// The settings for the node's agent, by annotation.
     pub agent: BTreeMap<&'static str, String>,
-    /// What its namespace says of its proxies.
+    /// The settings for proxies.
     pub proxies: ProxiesOfNamespace,
-    /// The settings of the namespace that the pod cannot loosen.
+    /// The settings that the pod cannot loosen.
     pub floor: NamespaceFloor,
 }
 
 /// The settings of a namespace that its pods cannot loosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceFloor {
-    /// Its pods must have a proxy, even those that decline it.
+    /// Whether its pods must have a proxy, even those that decline it.
     pub inject: bool,
-    /// They must be captured in the way that the namespace sets.
+    /// Whether its pods must be captured in the way that the namespace sets.
     pub capture: bool,
 }
 
@@ -186,8 +188,8 @@ pub fn inject(
     check_captured(pod)?;
     check_capture(pod, enclosing)?;
     if mode::is_node(pod, &enclosing.proxies)? {
-        // If the namespace requires a proxy, the pod must not decline it. Otherwise the injector ignores the pod, and
-        // the agent reads its setting.
+        // If the namespace requires a proxy, the pod must not decline it. In other cases nothing is injected, and
+        // the agent reads the pod's setting.
         return match declines(pod) {
             true => Err(InjectError::DeclinesNodeMode),
             false if settings.serves_workload_api => Err(served_by_none()),
@@ -229,7 +231,7 @@ pub fn inject(
     Ok(PodOutcome::Injected)
 }
 
-/// The change from `before` to `after`, as a JSON patch (RFC 6902) of whole fields.
+/// The change from `before` to `after`, as a JSON patch (RFC 6902) that adds, replaces or removes whole fields.
 #[must_use]
 pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
     const FIELDS: [&[&str]; 6] = [
@@ -243,7 +245,8 @@ pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
     let mut changes = Vec::new();
     let whole = before.get("metadata").is_none();
     for path in FIELDS {
-        // Skips a part of a field that is new as a whole, and the whole field if its parts are enough.
+        // Skips a part of a field that is new as a whole, and skips the whole field if patches of its parts are
+        // enough.
         if path.first() == Some(&"metadata") && whole != (path.len() == 1) {
             continue;
         }
@@ -253,7 +256,7 @@ pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
         }
         let pointer = path.iter().fold(String::new(), |at, field| at + "/" + field);
         let change = match new {
-            // `add` adds a field, or replaces it.
+            // `add` also replaces a field that exists.
             Some(new) => {
                 vec![("op", "add".into()), ("path", pointer.into()), ("value", new.clone())]
             }
@@ -265,7 +268,7 @@ pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
     JsonValue::List(changes)
 }
 
-/// The value of a pod's label, or else of its annotation.
+/// The value of the pod's label with this name, or else of the annotation.
 pub(crate) fn setting<'p>(pod: &'p JsonValue, name: &str) -> Option<&'p JsonValue> {
     let of = |map| pod.at(&["metadata", map]).and_then(|map| map.get(name));
     of("labels").or_else(|| of("annotations"))
@@ -283,7 +286,7 @@ pub(crate) fn one_of<'p>(
     text.map(Some).ok_or_else(wrong)
 }
 
-/// Why the pod is not changed, if it is not.
+/// Why injection leaves the pod unchanged; `None` if it does not.
 fn left(
     pod: &JsonValue,
     settings: &InjectionSettings,
@@ -320,7 +323,7 @@ pub(crate) fn declines(pod: &JsonValue) -> bool {
 }
 
 impl PodContext {
-    /// What is around the pods of a namespace with these labels and annotations, which may loosen its settings.
+    /// The context of the pods of a namespace with these labels and annotations. Its pods may loosen the settings.
     #[must_use]
     pub fn of_namespace(settings: &BTreeMap<String, String>) -> Self {
         let of_agent = AGENT_ANNOTATIONS.into_iter();
@@ -332,18 +335,19 @@ impl PodContext {
         }
     }
 
-    /// Whether a pod sets nothing that it may not set.
+    /// Whether the pod overrides none of the settings that it may not loosen.
     #[must_use]
     pub fn suits(&self, pod: &JsonValue) -> bool {
         !(self.floor.inject && declines(pod)) && self.contradicted(pod).is_none()
     }
 
-    /// Whether the namespace makes proxies serve the Workload API, and this pod has no setting for it.
+    /// Whether the namespace's setting applies and makes the pod's proxy serve the Workload API.
     pub(crate) fn offers_workload_api(&self, pod: &JsonValue) -> bool {
         !workload_api::is_said_by(pod) && self.proxies.serves_workload_api() == Ok(true)
     }
 
-    /// The capture of a pod and of its namespace, if they differ and the pod may not choose.
+    /// The capture that the pod sets and the one that its namespace sets, if they differ and the pod may not
+    /// choose.
     fn contradicted<'a>(&'a self, pod: &'a JsonValue) -> Option<(&'a str, &'a str)> {
         let of_namespace =
             self.agent.get(CAPTURE_ANNOTATION).filter(|_| self.floor.capture)?.as_str();
@@ -352,8 +356,8 @@ impl PodContext {
     }
 }
 
-/// Whether a pod has the same capture as its namespace, if it may not choose. Otherwise the pod is rejected, not
-/// changed: the setting may be a label, by which a ReplicaSet selects its pods.
+/// Whether a pod has the same capture as its namespace, if it may not choose. A pod with another capture is
+/// rejected and not corrected, because the setting may be a label by which a ReplicaSet selects its pods.
 fn check_capture(pod: &JsonValue, enclosing: &PodContext) -> Result<(), InjectError> {
     let Some((own, of_namespace)) = enclosing.contradicted(pod) else { return Ok(()) };
     let reason = format!(
@@ -363,7 +367,7 @@ fn check_capture(pod: &JsonValue, enclosing: &PodContext) -> Result<(), InjectEr
     Err(InjectError::Annotation { name: CAPTURE_ANNOTATION.to_owned(), reason })
 }
 
-/// Whether the pod can have a proxy.
+/// Checks whether the pod can have a proxy.
 fn check(pod: &JsonValue) -> Result<(), InjectError> {
     let spec = pod.get("spec").ok_or(InjectError::Form("spec", "a map"))?;
     let maps = [("metadata", pod.get("metadata")), ("spec", Some(spec))];
@@ -394,7 +398,8 @@ fn check(pod: &JsonValue) -> Result<(), InjectError> {
         if let Some(port) = ports::taken(container) {
             return Err(InjectError::Port { container: name(container).to_owned(), port });
         }
-        // The namespace may not permit folders of the node; the volume that it gets is the proxy's.
+        // Mounting a folder of the node instead is not a way around this: the namespace's policy may forbid it,
+        // and the volume with this name is the proxy's.
         let writes = |mount: &JsonValue| {
             mount.name() == Some(WORKLOAD_API_VOLUME)
                 && !matches!(mount.get("readOnly"), Some(JsonValue::Bool(true)))
@@ -406,14 +411,14 @@ fn check(pod: &JsonValue) -> Result<(), InjectError> {
     Ok(())
 }
 
-/// Why a pod in node mode has no Workload API.
+/// The error for a pod in node mode that wants the Workload API.
 fn served_by_none() -> InjectError {
     let reason = "needs a proxy in the pod, whose containers alone reach its socket: set leno.dev/mode: sidecar, or remove it";
     InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason: reason.to_owned() }
 }
 
-/// Whether rejecting a pod that is not changed would not help: its proxy serves the Workload API already, or it is
-/// running already.
+/// Whether a pod that is left unchanged need not be rejected: its proxy serves the Workload API already, or the
+/// pod is static and runs already.
 fn has_workload_api(pod: &JsonValue, left: SkipReason) -> bool {
     let mut containers = pod.get("spec").into_iter().flat_map(JsonValue::containers);
     let serves = |proxy: &JsonValue| {
@@ -426,7 +431,8 @@ fn has_workload_api(pod: &JsonValue, left: SkipReason) -> bool {
     }
 }
 
-/// Why a pod without a proxy has no Workload API: its application would wait for a socket that never appears.
+/// The error for a pod that wants the Workload API but gets no proxy. Without the error, its application would
+/// wait for a socket that never appears.
 fn without_proxy(left: SkipReason) -> InjectError {
     let reason = match left {
         SkipReason::Meshed => {
@@ -439,11 +445,11 @@ fn without_proxy(left: SkipReason) -> InjectError {
     InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason }
 }
 
-/// Whether no container of a captured pod could be mistaken for the proxy, as far as the spec shows. The pod may have
-/// brought its own proxy.
+/// Checks, as far as the spec shows, that no container of a captured pod could be mistaken for the proxy. This
+/// also applies to pods that have brought their own proxy.
 fn check_captured(pod: &JsonValue) -> Result<(), InjectError> {
     let Some(spec) = pod.get("spec") else { return Ok(()) };
-    // Nothing is captured in a node's own network.
+    // A pod in its node's network is not captured.
     if matches!(spec.get("hostNetwork"), Some(JsonValue::Bool(true))) {
         return Ok(());
     }
@@ -453,7 +459,7 @@ fn check_captured(pod: &JsonValue) -> Result<(), InjectError> {
         }
     }
     let sysctls = spec.get("securityContext").map_or(&[][..], |context| context.list("sysctls"));
-    // Both notations are valid (sysctl.d(5)).
+    // A sysctl may be written with dots or with slashes (sysctl.d(5)).
     if sysctls.iter().any(|sysctl| name(sysctl).replace('/', ".") == RESERVED) {
         return Err(InjectError::Reserved);
     }
@@ -464,7 +470,7 @@ fn name(of: &JsonValue) -> &str {
     of.name().unwrap_or_default()
 }
 
-/// The user that a pod or a container sets.
+/// The user that a pod or a container sets in its security context.
 fn user(of: &JsonValue) -> Option<i64> {
     of.at(&["securityContext", "runAsUser"]).and_then(JsonValue::number)
 }
@@ -486,8 +492,8 @@ pub(crate) fn each_container<E>(
     Ok(())
 }
 
-/// Adds the Secrets for pulling the proxy's image, unless the pod has them: in its spec, or by its service account,
-/// whose Secrets the API server has added already.
+/// Adds the Secrets for pulling the proxy's image, unless the pod has Secrets already: in its spec, or from its
+/// service account, whose Secrets the API server has added by then.
 fn add_pull_secrets(spec: &mut JsonValue, settings: &InjectionSettings, made: &mut Vec<String>) {
     let has = |wanted: &str| spec.list(PULL_SECRETS).iter().any(|secret| name(secret) == wanted);
     let missing: Vec<String> =
@@ -507,13 +513,13 @@ fn add_pull_secrets(spec: &mut JsonValue, settings: &InjectionSettings, made: &m
     }
 }
 
-/// The default container, which is the first one.
+/// The default container for `kubectl`, which is the first one.
 fn default_container(spec: &JsonValue) -> Option<String> {
     let first = spec.list("containers").first()?;
     first.name().map(str::to_owned)
 }
 
-/// Records in annotations what was done.
+/// Records in annotations what injection has done.
 fn annotate(
     pod: &mut JsonValue,
     (settings, enclosing): (&InjectionSettings, &PodContext),
@@ -521,7 +527,8 @@ fn annotate(
     mut made: Vec<String>,
 ) {
     let mut all = Vec::new();
-    // The agent reads them from the pod: they hold for as long as its proxy does, whatever its namespace says later.
+    // The agent reads these from the pod. So they apply for as long as the pod's proxy runs, even if the namespace
+    // changes.
     for (name, recorded) in AGENT_ANNOTATIONS {
         if let (None, Some(value)) = (setting(pod, name), enclosing.agent.get(name)) {
             all.push((name, value.clone()));

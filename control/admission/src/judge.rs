@@ -1,10 +1,10 @@
-//! Whether an object of the mesh may be stored, by the checks of `leno analyze`.
+//! Decides whether an object of the mesh may be stored, by the checks of `leno analyze`.
 //!
-//! An object of Leno's own group that cannot be parsed is denied, because none of it would apply. An object of the
-//! Gateway API is never denied: it may also have a gateway as its parent, which supports it, and its status shows what
-//! Leno does not support. Everything else that is found is a warning, because objects may be stored in any order: a
-//! route may be stored before its service. A route that is not attached to any Service does not concern the mesh, and
-//! is not checked.
+//! An object of Leno's own API group that cannot be parsed is denied, because no part of it would apply. An object
+//! of the Gateway API is never denied: it may also have a gateway as its parent that supports it, and its status
+//! shows what Leno does not support. All other findings become warnings, because objects may be stored in any
+//! order: a route may be stored before its service. A route that is not attached to any Service does not concern
+//! the mesh, and is not checked.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::value::JsonValue;
 
 /// The API group of Leno's own kinds.
 const GROUP: &str = "leno.dev";
-/// The finding that a grant is not used. It depends on routes of other namespaces.
+/// The code of the finding that no reference uses a grant. Such a finding depends on routes of other namespaces.
 const UNUSED_GRANT: &str = "grant-unused";
 /// A placeholder name for an object whose name the API server generates later.
 const UNNAMED: &str = "x";
 
 /// Checks the object of a review. `neighbours` are the stored objects that it is checked against
-/// ([`StoredObjects::neighbours`](crate::StoredObjects::neighbours)); without them the object is checked on its own, so
-/// that the answer reveals nothing about stored objects. Returns `None` once `cancelled` returns true.
+/// ([`StoredObjects::neighbours`](crate::StoredObjects::neighbours)); if there are none, the object is checked on
+/// its own, so that the answer reveals nothing about stored objects. Returns `None` once `cancelled` returns true.
 #[must_use]
 pub fn judge(
     review: &AdmissionReview,
@@ -36,7 +36,7 @@ pub fn judge(
     }
     let object = &review.object;
     let text = serde_json::to_string(&document(review)).expect("a value is JSON");
-    // JSON is YAML.
+    // The YAML parser also reads JSON.
     let documents = match parse("", &text) {
         Ok(documents) => documents,
         Err(problems) => {
@@ -53,7 +53,7 @@ pub fn judge(
             });
         }
     };
-    // Parsing and comparing each take a bounded time; cancellation is only checked between them.
+    // Parsing and checking each take a bounded time, so cancellation is only checked between them.
     if cancelled() {
         return None;
     }
@@ -61,8 +61,8 @@ pub fn judge(
     Some(ReviewAnswer { warnings: warnings.unwrap_or_default(), ..ReviewAnswer::default() })
 }
 
-/// Whether an object is allowed without a check: it is being deleted, its spec does not change, or it does not concern
-/// the mesh.
+/// Whether an object is allowed without a check: it is being deleted, or its spec does not change, or it does not
+/// concern the mesh.
 #[must_use]
 pub fn is_unjudged(review: &AdmissionReview) -> bool {
     let object = &review.object;
@@ -80,7 +80,8 @@ fn findings(
     let others = neighbours.iter().filter(|one| judged.iter().all(|own| own.key() != one.key()));
     let objects = others.map(|one| Object::clone(one)).chain(judged.iter().cloned()).collect();
     let mut found = analyze(documents, objects);
-    // The Namespace of the control plane is not among the neighbours; the policy's status shows whether there are keys.
+    // Keys are not checked here, because the control plane's Namespace is not among the neighbours. The policy's
+    // status shows whether the keys may be fetched.
     found.retain(|one| one.code != UNUSED_GRANT && one.code != KEYS_NOT_PERMITTED);
     found.retain(|one| !is_of_foreign_parent(review, &one.path));
     let line = |found: leno_analysis::Finding| {
@@ -96,8 +97,8 @@ fn findings(
     found.into_iter().map(line).collect()
 }
 
-/// Whether a finding is about a parent in another namespace. Only readers of that namespace may know whether such a
-/// service exists and which ports it has; the status of the route shows whether it is attached.
+/// Whether a finding is about a parent in another namespace. A user may have no permission to learn which services
+/// and ports that namespace has. The status of the route shows whether it is attached.
 fn is_of_foreign_parent(review: &AdmissionReview, path: &str) -> bool {
     let index = path.strip_prefix("spec.parentRefs[").and_then(|rest| rest.split_once(']'));
     let Some(index) = index.and_then(|(index, _)| index.parse::<usize>().ok()) else {
@@ -109,7 +110,7 @@ fn is_of_foreign_parent(review: &AdmissionReview, path: &str) -> bool {
     namespace.is_some_and(|namespace| namespace != review.namespace)
 }
 
-/// A problem without its line: the object comes from the API server, not from a file.
+/// The text of a problem without its line, because the object comes from the API server and not from a file.
 fn problem(problem: &Problem) -> String {
     match problem.path.as_str() {
         "" => problem.reason.clone(),
@@ -117,14 +118,14 @@ fn problem(problem: &Problem) -> String {
     }
 }
 
-/// Whether Leno defines this kind, so that no other program reads its objects.
+/// Whether the object's kind belongs to Leno, so that no other program reads it.
 fn is_ours(object: &JsonValue) -> bool {
     let version = object.get("apiVersion").and_then(JsonValue::text).unwrap_or_default();
     version.split_once('/').is_some_and(|(group, _)| group == GROUP)
 }
 
-/// Whether the object concerns the mesh. A route that is only attached to gateways does not, and Leno may not know its
-/// fields.
+/// Whether the object concerns the mesh. A route that is only attached to gateways does not, and may have fields
+/// that Leno does not support.
 fn is_of_the_mesh(object: &JsonValue) -> bool {
     let kind = object.get("kind").and_then(JsonValue::text).unwrap_or_default();
     if !Kind::ROUTES.iter().any(|route| route.as_str() == kind) {
@@ -137,7 +138,7 @@ fn is_of_the_mesh(object: &JsonValue) -> bool {
     })
 }
 
-/// The object as a user would write it.
+/// The object in the form in which a user would write it.
 fn document(review: &AdmissionReview) -> JsonValue {
     let object = &review.object;
     let mut metadata = JsonValue::map();
@@ -149,7 +150,7 @@ fn document(review: &AdmissionReview) -> JsonValue {
             metadata.set(map, given.clone());
         }
     }
-    // The annotation in which `kubectl apply` keeps the object is dropped; Leno must not check it.
+    // The annotation in which `kubectl apply` keeps the whole object is dropped, so that it is not checked.
     let mut document = JsonValue::map();
     for field in ["apiVersion", "kind"] {
         document.set(field, object.get(field).cloned().unwrap_or(JsonValue::Null));
@@ -215,7 +216,7 @@ mod tests {
         let answer = judged(&review(&misspelt, None), services(&["web"]));
         let reason = answer.denied.unwrap();
         assert!(reason.starts_with("spec.timeout: unknown field"), "{reason}");
-        // A change of its labels is allowed, and so is its deletion.
+        // Changing the labels of an invalid object is allowed, and so is deleting it.
         assert_eq!(
             judged(&review(&misspelt, Some(&misspelt)), Vec::new()),
             ReviewAnswer::default()
@@ -258,8 +259,8 @@ mod tests {
         assert!(answer.warnings[0].contains("[backend-not-found]"), "{answer:?}");
     }
 
-    /// The answer must not depend on other namespaces, because anyone who may store an object in one namespace can read
-    /// it.
+    /// The answer must not depend on objects of other namespaces, because everyone who may store objects in one
+    /// namespace can read it.
     #[test]
     fn an_answer_tells_nothing_of_other_namespaces() {
         let elsewhere = |name: &str| {
@@ -299,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Checked on its own, an object reveals nothing about stored objects.
+    /// An object that is checked on its own reveals nothing about stored objects.
     #[test]
     fn without_neighbours_an_object_is_judged_by_itself() {
         let targets = json!([{"group": "", "kind": "Service", "name": "nothing"}]);
@@ -316,7 +317,8 @@ mod tests {
         assert_eq!(judge(&review(&policy, None), Some(&[]), || true), None);
     }
 
-    /// A route in a namespace with a thousand services and routes is only compared with the few that it touches.
+    /// In a namespace with a thousand services and routes, a route is only compared with the few to which it is
+    /// related.
     #[test]
     fn a_route_is_judged_against_what_it_touches() {
         let mut stored = StoredObjects::default();

@@ -1,8 +1,9 @@
-//! Adds the proxy to pods, and removes it again; no I/O.
+//! Adds the proxy to pods, removes it again, and checks objects of the mesh before they are stored. This crate
+//! does no I/O.
 //!
-//! [`inject`] takes a pod, or the template of one, and adds what a pod of the mesh needs: the proxy's container, its
-//! volumes, and probes that reach the application through it. [`uninject`] is its exact inverse. [`rewrite`] applies
-//! either to every pod template in a text of YAML or JSON, and leaves everything else as it is written.
+//! [`inject`] takes a pod, or the template of one, and adds what a pod of the mesh needs: the proxy's container,
+//! its volumes, and probes that reach the application through it. [`uninject`] is its exact inverse. [`rewrite`]
+//! applies either to every pod template in a text of YAML or JSON, and keeps the form of all other text.
 //!
 //! ```text
 //! text ─► documents ─► pod templates ─► inject ─► text       leno inject, leno uninject
@@ -13,8 +14,8 @@
 //! [`judge`] decides whether an object of the mesh may be stored, by the checks of `leno analyze`, against those
 //! [`StoredObjects`] that it touches.
 //!
-//! This crate does not know the fields of pods that it does not change, so none of them is lost: a pod is a
-//! [`JsonValue`], not a struct. It does not know who sends a request, and has no client of Kubernetes.
+//! A pod is a [`JsonValue`] and not a struct, so fields that this crate does not change are never lost. The crate
+//! does not check who sends a request, and has no Kubernetes client.
 //!
 //! Read first: [`inject`], [`InjectionSettings`], [`PodOutcome`], [`rewrite`]; [`AdmissionReview`] and [`judge`].
 
@@ -53,14 +54,14 @@ pub use workload::{InjectionOutcome, InjectionReport, inject_document, uninject_
 
 /// The name of the proxy's container.
 pub const CONTAINER: &str = "leno-proxy";
-/// The volume with the token with which the proxy authenticates to the control plane.
+/// The volume that contains the token with which the proxy authenticates to the control plane.
 pub const TOKEN_VOLUME: &str = "leno-token";
 /// The volume with the socket of the SPIFFE Workload API that issues the proxy's certificates, or that the proxy serves to the
 /// containers of its pod.
 pub const WORKLOAD_API_VOLUME: &str = "leno-workload-api";
 /// The volume with the certificate that the kubelet requests for the pod.
 pub const IDENTITY_VOLUME: &str = "leno-identity";
-/// The volume, and the ConfigMap in it, with the roots for verifying the control plane.
+/// The name of a volume, and of the ConfigMap in it, that contains the roots for verifying the control plane.
 pub const ROOTS: &str = "leno-roots";
-/// The field of that ConfigMap.
+/// The field of that ConfigMap with the roots.
 pub const ROOTS_KEY: &str = "roots.pem";

@@ -1,5 +1,5 @@
-//! Whether a pod is in node mode, by its own settings or those of its namespace; and the other settings of a namespace
-//! for proxies.
+//! Determines whether a pod is in node mode, by its own settings or those of its namespace, and the other settings
+//! of a namespace for proxies.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ const SHARES: [&str; 4] = ["workload", "service-account", "namespace", "node"];
 /// The values of `leno.dev/udp`.
 pub(crate) const DATAGRAMS: [&str; 3] = [NO_DATAGRAMS, "enabled", "all"];
 pub(crate) const NO_DATAGRAMS: &str = "off";
-/// What `leno.dev/spiffe-endpoint-socket` may say in a cluster.
+/// The only value of `leno.dev/spiffe-endpoint-socket` in a cluster.
 pub(crate) const NO_SOCKET: &str = "off";
 const SIDECAR: &str = "sidecar";
 const NODE: &str = "node";
 
-/// The settings of a namespace for the proxies of its pods, as they are written.
+/// The settings of a namespace for the proxies of its pods, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxiesOfNamespace {
     /// Its `leno.dev/mode`.
@@ -42,7 +42,7 @@ pub struct ProxiesOfNamespace {
 }
 
 impl ProxiesOfNamespace {
-    /// Takes the settings for proxies from all settings of a namespace.
+    /// Picks the settings for proxies from all settings of a namespace.
     #[must_use]
     pub fn new(settings: &BTreeMap<String, String>) -> Self {
         let of = |name: &str| settings.get(name).cloned();
@@ -56,10 +56,10 @@ impl ProxiesOfNamespace {
         }
     }
 
-    /// Whether its values are valid.
+    /// Checks the values.
     ///
     /// # Errors
-    /// Why pods without settings of their own are rejected.
+    /// The reason for which pods without their own settings are rejected.
     pub fn check(&self) -> Result<(), InjectError> {
         is_node(&JsonValue::map(), self)?;
         self.declines_certificates()?;
@@ -73,8 +73,8 @@ impl ProxiesOfNamespace {
         Ok(said == Some(workload_api::ENABLED))
     }
 
-    /// Whether the control plane issues the certificates of its pods, where a pod says nothing of it, although a Workload API
-    /// issues those of others.
+    /// Whether the control plane issues the certificates of the namespace's pods that set nothing else, although
+    /// in the rest of the mesh a Workload API issues them.
     pub(crate) fn declines_certificates(&self) -> Result<bool, InjectError> {
         let of_namespace = self.spiffe_socket.as_deref();
         Ok(one_of(None, of_namespace, SPIFFE_SOCKET_ANNOTATION, &[NO_SOCKET])?.is_some())
@@ -84,8 +84,8 @@ impl ProxiesOfNamespace {
 /// Whether a pod is in node mode.
 ///
 /// # Errors
-/// The pod or its namespace has an invalid value. The pod gets no sidecar instead, because its author relies on how it
-/// shares a process.
+/// If the pod or its namespace has an invalid value. The pod is then not given a sidecar, because its author
+/// relies on a certain way of sharing a process.
 pub(crate) fn is_node(
     pod: &JsonValue,
     namespace: &ProxiesOfNamespace,
@@ -98,7 +98,7 @@ pub(crate) fn is_node(
     Ok(mode == Some(NODE))
 }
 
-/// Checks the time after which a busy pod gets a process of its own.
+/// Checks the time after which a busy pod gets its own proxy process.
 fn check_promotion(own: Option<&JsonValue>, of_namespace: Option<&str>) -> Result<(), InjectError> {
     let wrong =
         |reason| InjectError::Annotation { name: PROMOTE_AFTER_ANNOTATION.to_owned(), reason };
@@ -116,7 +116,7 @@ fn check_promotion(own: Option<&JsonValue>, of_namespace: Option<&str>) -> Resul
     Ok(())
 }
 
-/// The value that applies. The pod's value takes precedence, even if it is invalid.
+/// The value that applies. The pod's own value takes precedence over that of its namespace, even if it is invalid.
 fn one_of<'v>(
     own: Option<&'v JsonValue>,
     of_namespace: Option<&'v str>,
@@ -163,7 +163,7 @@ mod tests {
             (sidecar, Some("node"), false),
             (node, None, true),
             (node, Some("sidecar"), true),
-            // The value of the namespace is not used, so it may be invalid.
+            // The pod's own value is used, so the invalid value of the namespace does not matter.
             (sidecar, Some("nod"), false),
         ] {
             assert_eq!(checked(own, mode, None), Ok(expected), "{own} {mode:?}");

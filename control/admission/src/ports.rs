@@ -4,16 +4,16 @@ use leno_types::ports::{ADMIN, INBOUND, OUTBOUND};
 
 use crate::value::JsonValue;
 
-/// The ports on which the proxy listens.
+/// The ports on which every proxy listens.
 const OWN: [u16; 3] = [OUTBOUND, INBOUND, ADMIN];
 
-/// A port of this container on which the proxy must listen, if there is one.
+/// A port of this container on which the proxy has to listen, if there is one.
 pub(crate) fn taken(container: &JsonValue) -> Option<u16> {
     let numbers = container.list("ports").iter().filter(is_tcp).filter_map(number);
     numbers.into_iter().find(|port| OWN.contains(port))
 }
 
-/// The number of a port, which may be given by its name in a container.
+/// The number of a port that is given as a number or by its name in the container.
 pub(crate) fn resolve(container: &JsonValue, port: &JsonValue) -> Option<u16> {
     if let Some(number) = port.number() {
         return u16::try_from(number).ok().filter(|port| *port > 0);

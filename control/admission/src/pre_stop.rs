@@ -1,26 +1,28 @@
-//! A `preStop` hook for the containers of an application. It delays their end until all proxies know that the pod is
-//! ending.
+//! A `preStop` hook for the containers of an application. The hook delays the end of a container until all proxies
+//! have been informed that the pod is ending.
 //!
-//! The kubelet signals containers as soon as it learns that their pod was deleted, which is also when the control plane
-//! learns it. A hook that sleeps runs in the kubelet, and needs no process in the container (KEP-3960).
+//! Without the hook, the kubelet would signal containers as soon as their pod is deleted. At that time the control
+//! plane is informed as well, and proxies would still send requests to the pod. A hook that sleeps runs in the
+//! kubelet, and needs no process in the container (KEP-3960).
 
 use crate::settings::{ContainerShape, InjectionSettings};
 use crate::value::JsonValue;
 
-/// Prefix, in the record of an injection, of the name of a container to which the hook was added.
+/// The prefix of an entry in the record of an injection: the hook was added to the container with the name that
+/// follows.
 const RECORDED: &str = "pre-stop=";
-/// The same for a container to which the map `lifecycle` was added as well.
+/// As [`RECORDED`], for a container to which the map `lifecycle` was added as well.
 const RECORDED_WITH_MAP: &str = "lifecycle=";
 /// Kubernetes' own default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE_S: i64 = 30;
 
-/// Adds the hook to containers without one, and returns the entries for the record. The pod's grace period includes the
-/// hooks, so it must be longer.
+/// Adds the hook to containers without one, and returns the entries for the record. Adds no hook if it would use
+/// up the pod's grace period, which includes the time of the hooks.
 pub(crate) fn add(spec: &mut JsonValue, settings: &InjectionSettings) -> Vec<String> {
     let seconds = settings.pre_stop_sleep;
     let grace = spec.get("terminationGracePeriodSeconds").and_then(JsonValue::number);
     let fits = i64::from(seconds) < grace.unwrap_or(DEFAULT_GRACE_S);
-    // Ordinary containers end in no order, so the hook would not help.
+    // If the proxy is an ordinary container, it ends at the same time as the others, so the hook would not help.
     if seconds == 0 || !fits || settings.shape == ContainerShape::Container {
         return Vec::new();
     }
@@ -44,7 +46,7 @@ pub(crate) fn add(spec: &mut JsonValue, settings: &InjectionSettings) -> Vec<Str
     recorded
 }
 
-/// Removes the hooks that injection has added, by its record.
+/// Removes the hooks that injection has added, according to its record.
 pub(crate) fn remove(spec: &mut JsonValue, made: impl Fn(&str) -> bool) {
     let Some(JsonValue::List(containers)) = spec.get_mut("containers") else { return };
     for container in containers {

@@ -1,8 +1,8 @@
 //! Redirects the kubelet's probes to the proxy, which probes the application instead.
 //!
-//! Under strict mTLS the inbound listener accepts no plaintext, but the kubelet only sends plaintext. So its probes go
-//! to the proxy's admin server, which knows the original probes from `LENO_PROBES` and runs them from within the pod. A
-//! probe that runs a command is not changed.
+//! Under strict mTLS the inbound listener accepts no plaintext, but the kubelet only sends plaintext. So its
+//! probes are redirected to the proxy's admin server, which reads the original probes from `LENO_PROBES` and runs
+//! them from within the pod. A probe that runs a command is not changed.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,19 @@ use crate::inject::InjectError;
 use crate::ports;
 use crate::value::JsonValue;
 
-/// The variable with the original probes.
+/// The environment variable that contains the original probes.
 pub(crate) const VARIABLE: &str = "LENO_PROBES";
 
-/// The kinds of probes: their fields in a container, and their names in paths of the proxy.
+/// The kinds of probes: the name of each field in a container, and the name of that kind in paths of the proxy's
+/// admin server.
 const KINDS: [(&str, &str); 3] =
     [("livenessProbe", "liveness"), ("readinessProbe", "readiness"), ("startupProbe", "startup")];
-/// The handlers that are redirected; that is all but a command.
+/// The kinds of handlers that are redirected: all except a command.
 const HANDLERS: [&str; 3] = ["httpGet", "tcpSocket", "grpc"];
 /// The default timeout of a probe in Kubernetes, in seconds.
 const DEFAULT_TIMEOUT_S: u64 = 1;
 
-/// The original probes, by container and kind: `web/liveness`.
+/// The original probes, by container and kind, such as `web/liveness`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Probes(BTreeMap<String, Probe>);
@@ -39,7 +40,7 @@ struct Probe {
     tcp_socket: Option<JsonValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     grpc: Option<JsonValue>,
-    /// The number of the port; the handler may have its name.
+    /// The number of the port. The handler may contain the port's name instead.
     port: u16,
     timeout_seconds: u64,
 }
@@ -66,7 +67,7 @@ impl Probes {
             let handler = HANDLERS.into_iter().find_map(|one| Some((one, probe.get(one)?)));
             let Some((handler, given)) = handler else { continue };
             if given.get("host").and_then(JsonValue::text).is_some_and(|host| !host.is_empty()) {
-                // Such a probe is not for this pod.
+                // A probe of another host is not redirected.
                 continue;
             }
             let port = given.get("port").and_then(|port| ports::resolve(container, port));
@@ -113,20 +114,21 @@ impl Probes {
         self.0.is_empty()
     }
 
-    /// The value of the variable. It must not contain a dollar sign, because Kubernetes replaces `$(NAME)`.
+    /// The value of the environment variable. It contains no dollar sign, because Kubernetes would replace
+    /// `$(NAME)` in it.
     pub(crate) fn text(&self) -> String {
         let text = serde_json::to_string(self).expect("a map of texts and values is JSON");
-        // A dollar sign can only be in a string, where this escape is equivalent.
+        // A dollar sign can only occur inside a JSON string, where this escape means the same.
         text.replace('$', "\\u0024")
     }
 
-    /// Parses the value of the variable.
+    /// Parses the value of the environment variable.
     pub(crate) fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 }
 
-/// Replaces one field by another.
+/// Replaces a field by another one.
 fn exchange(probe: &mut JsonValue, from: &str, (to, value): (&str, JsonValue)) {
     let JsonValue::Map(fields) = probe else { return };
     if let Some(field) = fields.iter_mut().find(|(name, _)| name == from) {

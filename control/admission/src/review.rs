@@ -1,4 +1,5 @@
-//! The API server's request before it stores an object, and the response (`admission.k8s.io/v1`).
+//! The request that the API server sends before it stores an object, and the response to it
+//! (`admission.k8s.io/v1`).
 
 use data_encoding::BASE64;
 
@@ -7,15 +8,15 @@ use crate::settings::InjectionSettings;
 use crate::value::JsonValue;
 
 const VERSION: &str = "admission.k8s.io/v1";
-/// Longest warning: the API server truncates longer ones (256).
+/// Longest warning. The API server truncates warnings above 256 characters.
 const MAX_WARNING: usize = 250;
-/// Most warnings in one response: more would not be read.
+/// Most warnings in one response. A user would not read more.
 const MAX_WARNINGS: usize = 16;
 
 /// Why a text is not a review.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
-    /// It is not JSON.
+    /// The text is not JSON.
     #[error("the review is not JSON")]
     Json(#[from] serde_json::Error),
     /// A field is missing or has another form.
@@ -31,7 +32,7 @@ pub struct AdmissionReview {
     pub namespace: String,
     /// The new object.
     pub object: JsonValue,
-    /// The old object, if it is an update.
+    /// The object before the change, if the request is an update.
     pub old: Option<JsonValue>,
 }
 
@@ -40,7 +41,7 @@ pub struct AdmissionReview {
 pub struct ReviewAnswer {
     /// Why the object must not be stored; `None` if it may.
     pub denied: Option<String>,
-    /// The warnings for the client that stores it.
+    /// The warnings for the client that stores the object.
     pub warnings: Vec<String>,
     /// The changes of the object, as a JSON patch; empty or null for none.
     pub patch: Option<JsonValue>,
@@ -259,7 +260,7 @@ mod tests {
         assert!(!serves(&answer(&enabled, own("disabled"))), "the pod decides");
         assert!(serves(&answer(&disabled, own("enabled"))), "the pod decides");
         assert!(!serves(&answer(&disabled, json!({}))));
-        // A pod that can work without the Workload API is not rejected.
+        // A pod that does not need the Workload API is not rejected.
         let left = answer(&enabled, json!({"leno.dev/inject": "disabled"}));
         assert_eq!(left, ReviewAnswer::default());
         let left = answer(&enabled, json!({"leno.dev/mode": "node"}));

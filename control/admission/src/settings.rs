@@ -1,4 +1,4 @@
-//! The settings of a pod's proxy: those for all pods, and those of a pod itself.
+//! The settings of a pod's proxy: those of all proxies, and those that a pod's annotations change.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::workload_api;
 /// The default address of the control plane in a cluster.
 pub const DEFAULT_CONTROL: &str = "https://leno-controller.leno-system.svc:15010";
 
-/// The prefix of annotations with a pod's own settings for its proxy.
+/// The prefix of annotations in which a pod sets options of its proxy.
 const OWN: &str = "leno.dev/proxy-";
 const CPU_REQUEST: &str = "leno.dev/proxy-cpu-request";
 const CPU_LIMIT: &str = "leno.dev/proxy-cpu-limit";
@@ -31,19 +31,20 @@ const METRICS_COMPAT: &str = "leno.dev/proxy-metrics-compat";
 const KNOWN: [&str; 8] =
     [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG, TRACES, ACCESS_LOG, METRICS_COMPAT];
 
-/// The annotation for how long containers of a pod wait before SIGTERM.
+/// The annotation that sets how long the containers of a pod wait before SIGTERM.
 pub(crate) const PRE_STOP_SLEEP: &str = "leno.dev/pre-stop-sleep";
 
 /// The value of an annotation that turns a setting off for a pod.
 const OFF: &str = "off";
 
-/// The default time for all proxies to learn that a pod is being deleted, in seconds. They need some milliseconds.
+/// How long containers wait by default, in seconds, so that all proxies are informed that the pod is being
+/// deleted. Informing them takes a few milliseconds.
 pub const DEFAULT_PRE_STOP_SLEEP: u32 = 1;
 
-/// Longest name of a CSI driver, a folder or a socket: the path of a socket may have 107 bytes (unix(7)).
+/// Longest name of a CSI driver, a folder or a socket. The path of a socket may have 107 bytes (unix(7)).
 const MAX_NAME: usize = 63;
 
-/// Longest value of one of Leno's annotations: the fields of an access log may take some lines.
+/// Longest value of an annotation. The fields of an access log may need a few lines.
 const MAX_VALUE: usize = 1024;
 
 /// The settings of all proxies.
@@ -63,32 +64,35 @@ pub struct InjectionSettings {
     pub resources: ContainerResources,
     /// The log filter; `None` for the default of the proxy.
     pub log: Option<String>,
-    /// The settings of its `--traces`; `None` for no traces.
+    /// The value of the proxy's `--traces`; `None` for no traces.
     pub traces: Option<String>,
-    /// The settings of its `--access-log`; `None` for no access log.
+    /// The value of the proxy's `--access-log`; `None` for no access log.
     pub access_log: Option<String>,
-    /// The settings of its `--metrics-compat`; `None` for none.
+    /// The value of the proxy's `--metrics-compat`; `None` for no other names.
     pub metrics_compat: Option<String>,
     /// Whether taps may show bodies. Pods cannot permit it themselves.
     pub tap_bodies: bool,
-    /// The settings of its `--scrape-from`, which pods cannot choose; `None` if all addresses may request metrics.
+    /// The value of the proxy's `--scrape-from`, which pods cannot change; `None` if all addresses may request
+    /// metrics.
     pub scrape_from: Option<String>,
-    /// The setting of its `--tls-profile`, which pods cannot choose; `None` for the default of the proxy.
+    /// The value of the proxy's `--tls-profile`, which pods cannot change; `None` for the default of the proxy.
     pub tls_profile: Option<String>,
-    /// The SPIFFE Workload API that issues its certificates; without it, the control plane does.
+    /// The SPIFFE Workload API that issues the proxy's certificates; `None` if the control plane issues them.
     pub workload_api: Option<WorkloadApiVolume>,
-    /// Whether it serves the SPIFFE Workload API to the containers of its pod; a setting of the pod.
+    /// Whether the proxy serves the SPIFFE Workload API to the containers of its pod. This is a setting of the pod
+    /// or its namespace.
     pub serves_workload_api: bool,
-    /// Whether it carries datagrams; a setting of the pod or its namespace.
+    /// Whether the proxy carries datagrams. This is a setting of the pod or its namespace.
     pub carries_datagrams: bool,
-    /// The longest life of certificates that kubelets request for pods, in seconds; `None` if they request none.
+    /// The longest lifetime of certificates that kubelets request for pods, in seconds; `None` if they request
+    /// none.
     pub pod_certificates: Option<u32>,
-    /// The name of the workload that has created the pod, if it is known.
+    /// The name of the workload that has created the pod; `None` if it is not known.
     pub workload: Option<String>,
-    /// The kind of container that it runs in.
+    /// The kind of container that the proxy runs in.
     pub shape: ContainerShape,
-    /// How many seconds a container of the application waits before SIGTERM when its pod is deleted, unless it has a
-    /// `preStop` hook. 0 for no wait, as before Kubernetes 1.30.
+    /// How many seconds a container of the application waits before SIGTERM when its pod is deleted. This does not
+    /// apply to a container with its own `preStop` hook. 0 for no wait, which is required before Kubernetes 1.30.
     pub pre_stop_sleep: u32,
 }
 
@@ -97,19 +101,19 @@ pub struct InjectionSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadApiVolume {
     source: WorkloadApiSource,
-    /// The name of the socket in it.
+    /// The name of the socket in the volume.
     socket: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum WorkloadApiSource {
-    /// A CSI driver that mounts the folder of the socket in each pod, such as SPIFFE's.
+    /// A CSI driver, such as SPIFFE's, that mounts the folder of the socket in each pod.
     Csi(String),
-    /// The folder on the node.
+    /// A folder of the node.
     HostPath(String),
 }
 
-/// A text that does not describe such a volume.
+/// The error for a text that does not describe such a volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not the volume of a Workload API: use csi:DRIVER/SOCKET, for example csi:csi.spiffe.io/spire-agent.sock, or \
@@ -142,12 +146,12 @@ impl FromStr for WorkloadApiVolume {
 }
 
 impl WorkloadApiVolume {
-    /// The name of the socket in it.
+    /// The name of the socket in the volume.
     pub(crate) fn socket(&self) -> &str {
         &self.socket
     }
 
-    /// The volume in a pod's spec, without its name.
+    /// The volume's source in a pod's spec: its field, and the value.
     pub(crate) fn value(&self) -> (&'static str, JsonValue) {
         match &self.source {
             WorkloadApiSource::Csi(driver) => {
@@ -196,7 +200,7 @@ impl Default for ContainerResources {
 }
 
 impl Default for InjectionSettings {
-    /// The image of this version without a registry, and the address of a control plane from `leno install`.
+    /// The image of this version, without a registry, and the control plane's address after `leno install`.
     fn default() -> Self {
         Self {
             image: concat!("leno-proxy:", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -224,12 +228,13 @@ impl Default for InjectionSettings {
 }
 
 impl InjectionSettings {
-    /// Whether the kubelet requests the proxy's certificate. A Workload API takes precedence.
+    /// Whether the kubelet requests the proxy's certificate. If a Workload API issues the certificates, it does
+    /// not.
     pub(crate) fn requests_by_kubelet(&self) -> bool {
         self.pod_certificates.is_some() && self.workload_api.is_none()
     }
 
-    /// Whether the proxy of a pod with these annotations must serve it the Workload API.
+    /// Whether these annotations make the pod's proxy serve the Workload API to the pod.
     fn is_to_serve_workload_api(
         &self,
         annotations: &[(String, JsonValue)],
@@ -241,7 +246,7 @@ impl InjectionSettings {
         self.check_workload_api(is_enabled, "")
     }
 
-    /// The settings for a pod that gets a proxy, with those of its namespace as defaults.
+    /// The settings for a pod that gets a proxy. Values of its namespace apply where the pod sets nothing.
     pub(crate) fn of_namespace(
         mut self,
         pod: &JsonValue,
@@ -262,7 +267,7 @@ impl InjectionSettings {
         Ok(self)
     }
 
-    /// Rejects a proxy that serves a Workload API if another Workload API issues the proxy's certificates.
+    /// Rejects a proxy that serves a Workload API if its own certificates come from another Workload API.
     fn check_workload_api(&self, is_enabled: bool, whose: &str) -> Result<bool, InjectError> {
         if !is_enabled || self.workload_api.is_none() {
             return Ok(is_enabled);
@@ -274,7 +279,8 @@ impl InjectionSettings {
         Err(InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason })
     }
 
-    /// The same with what a pod says in its annotations, and with its namespace's origin of certificates where the pod says nothing.
+    /// The settings with the values that the pod's annotations set, and with the certificate origin of its
+    /// namespace if the pod sets none.
     pub(crate) fn of_pod(
         &self,
         pod: &JsonValue,
@@ -342,7 +348,8 @@ impl InjectionSettings {
             *field = Some(text.to_owned());
         }
         if settings.traces.is_none() && settings.access_log.as_deref().is_some_and(exports) {
-            // If a pod has turned traces off, it also has none of the records that all others export.
+            // If the pod has turned traces off, it also exports no access log, because the records would go to the
+            // collector of traces.
             if !annotations.iter().any(|(name, _)| name == ACCESS_LOG) {
                 return Ok(Self { access_log: None, ..settings });
             }
@@ -353,19 +360,20 @@ impl InjectionSettings {
     }
 }
 
-/// The longest life of certificates that kubelets request, in seconds, if other certificates last for `lifetime`. It is
-/// within the bounds of Kubernetes, and includes the minutes by which certificates begin before they are issued.
+/// The longest lifetime to request for certificates from the kubelet, in seconds, if other certificates are valid
+/// for `lifetime`. It is limited to the bounds of Kubernetes, and includes the time by which a certificate's
+/// validity begins before it is issued.
 #[must_use]
 pub fn pod_certificate_seconds(lifetime: Duration) -> u32 {
-    /// One hour, and 91 days.
+    /// The bounds of Kubernetes: one hour and 91 days, in seconds.
     const BOUNDS: (u64, u64) = (3600, 91 * 24 * 3600);
-    /// How long before they are issued certificates begin.
+    /// How long before its issue a certificate's validity begins.
     const BEGIN_S: u64 = 120;
     let seconds = lifetime.as_secs().saturating_add(BEGIN_S).clamp(BOUNDS.0, BOUNDS.1);
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
-/// The seconds in a pod's annotation.
+/// The number of seconds in a pod's annotation.
 fn pre_stop_sleep(value: &JsonValue) -> Result<u32, InjectError> {
     let seconds = match value.text() {
         Some(OFF) => Some(0),
@@ -402,7 +410,7 @@ impl ContainerResources {
     }
 }
 
-/// The name of the workload that has created a pod. Pods in a manifest have no owner yet.
+/// The name of the workload that has created a pod. A pod in a manifest has no owner yet.
 fn workload(pod: &JsonValue) -> Option<String> {
     let metadata = pod.get("metadata")?;
     let owner = metadata.list("ownerReferences").first()?;
@@ -411,10 +419,10 @@ fn workload(pod: &JsonValue) -> Option<String> {
     Some(Owner::of_pod(kind, name, hash).name)
 }
 
-/// The names in a list of Secrets in the form of a pod's field: `[{"name": NAME}]`.
+/// The names in a list of Secrets that has the form of a pod's field: `[{"name": NAME}]`.
 ///
 /// # Errors
-/// The text is not such a list.
+/// If the text is not such a list.
 pub fn pull_secrets(json: &str) -> Result<Vec<String>, serde_json::Error> {
     #[derive(serde::Deserialize)]
     struct PullSecret {
@@ -427,7 +435,7 @@ pub fn pull_secrets(json: &str) -> Result<Vec<String>, serde_json::Error> {
 /// The settings of traces for all proxies; `None` for an empty text.
 ///
 /// # Errors
-/// The text is invalid.
+/// If the text is invalid.
 pub fn traces(text: &str) -> Result<Option<String>, TraceSettingsError> {
     if text.is_empty() {
         return Ok(None);
@@ -436,10 +444,10 @@ pub fn traces(text: &str) -> Result<Option<String>, TraceSettingsError> {
     Ok(Some(text.to_owned()))
 }
 
-/// The settings of the access log for all proxies, checked; `None` for `off` and an empty text.
+/// The checked settings of the access log for all proxies; `None` for `off` and an empty text.
 ///
 /// # Errors
-/// The text is invalid.
+/// If the text is invalid.
 pub fn access_log(text: &str) -> Result<Option<String>, AccessSettingsError> {
     if text.is_empty() {
         return Ok(None);
@@ -451,16 +459,17 @@ pub fn access_log(text: &str) -> Result<Option<String>, AccessSettingsError> {
 /// The addresses that may request metrics; `None` if there are none.
 ///
 /// # Errors
-/// One of them is not a CIDR.
+/// If one of them is not a CIDR.
 pub fn scrape_from(text: &str) -> Result<Option<String>, CidrError> {
     let blocks: Vec<String> = Cidr::list(text)?.iter().map(ToString::to_string).collect();
     Ok((!blocks.is_empty()).then(|| blocks.join(",")))
 }
 
-/// The meshes whose metric names all proxies serve in addition, checked; `None` for `off` and an empty text.
+/// The checked list of meshes whose metric names all proxies serve in addition to their own; `None` for `off` and
+/// an empty text.
 ///
 /// # Errors
-/// The text is invalid.
+/// If the text is invalid.
 pub fn metrics_compat(text: &str) -> Result<Option<String>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -547,7 +556,7 @@ mod tests {
         assert_eq!(log("json", own).as_deref(), Some("text:%time% %status%"));
         let exported = r#""leno.dev/proxy-access-log":"otlp","leno.dev/proxy-traces":"obs/c:4317""#;
         assert_eq!(log("", exported).as_deref(), Some("otlp"));
-        // Traces are off, and so are the records that would go to their collector.
+        // Traces are off, so the access log that would go to their collector is off as well.
         assert_eq!(log("otlp", ""), None);
         for (annotation, what) in [
             (r#""leno.dev/proxy-access-log":"json:state""#, "\"state\" is no field: use time, "),

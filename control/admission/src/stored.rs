@@ -1,8 +1,8 @@
-//! The stored objects for a check: those that the checked object refers to, and those of its namespace that compete
-//! with it.
+//! Selects the stored objects that a check needs: those to which the checked object refers, and those in its
+//! namespace that compete with it.
 //!
-//! The result only depends on objects of the same namespace, and on objects elsewhere that it was permitted to refer
-//! to. So an answer reveals nothing about other namespaces.
+//! The selection depends only on objects of the same namespace, and on objects elsewhere that the checked object
+//! may refer to. So an answer reveals nothing else about other namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,25 +15,26 @@ use crate::inject::{NamespaceFloor, PodContext};
 use crate::review::AdmissionReview;
 use crate::value::JsonValue;
 
-/// Most references of one object that are followed: the Gateway API permits 16 rules with 16 backends.
+/// Most references of one object that are followed. The Gateway API permits 16 rules with 16 backends each.
 const MAX_REFERENCES: usize = 512;
-/// Most routes with the same parents that a route is compared with; the time grows with the square of their number.
+/// Most routes with the same parent that a route is compared with. The time for this grows with the square of
+/// their number.
 const MAX_RIVALS: usize = 64;
-/// Most names that are considered as corrections of a misspelt one.
+/// Most names that are considered as corrections of a misspelt name.
 const MAX_NAMES: usize = 1024;
 /// Most grants of one namespace that are examined.
 const MAX_GRANTS: usize = 64;
 
-/// The fields that refer to other objects.
+/// The names of fields that refer to other objects.
 const REFERRING: [&str; 5] =
     ["parentRefs", "backendRefs", "backendRef", "targetRefs", "caCertificateRefs"];
 
-/// All objects that checks may use, by kind, namespace and name. Endpoints and pods are not included, because there are
-/// many.
+/// All stored objects that checks may use, by kind, namespace and name. Endpoints and pods are left out, because
+/// there are too many.
 #[derive(Debug, Default)]
 pub struct StoredObjects(BTreeMap<ObjectKey, Arc<Object>>);
 
-/// A reference in an object that is checked.
+/// A reference in the checked object.
 struct Reference<'a> {
     kind: &'a str,
     namespace: &'a str,
@@ -46,7 +47,7 @@ impl StoredObjects {
     /// Adds an object that was stored.
     pub fn put(&mut self, object: &Object) {
         let key = object.key();
-        // Pods are represented as workloads with names that no object can have.
+        // A pod is represented as a Workload whose name contains a slash, which no stored object's name can.
         let is_pod = key.kind == Kind::Workload && key.name.contains('/');
         if key.kind != Kind::EndpointSlice && !is_pod {
             self.0.insert(key, Arc::new(object.clone()));
@@ -58,7 +59,7 @@ impl StoredObjects {
         self.0.remove(key);
     }
 
-    /// The context of a review's pod. `None` if its namespace is not known.
+    /// The context of the pod in this review; `None` if its namespace is not known.
     #[must_use]
     pub fn enclosing(&self, review: &AdmissionReview) -> Option<PodContext> {
         let key = key(Kind::Namespace, "", &review.namespace);
@@ -71,7 +72,7 @@ impl StoredObjects {
                 _ => false,
             })
         };
-        // The API server selects namespaces only by their labels.
+        // The API server selects namespaces by their labels only, so an annotation does not count here.
         let labels = found.metadata.labels.as_ref();
         let enabled = labels.and_then(|labels| labels.get(INJECT_ANNOTATION));
         let floor = NamespaceFloor {
@@ -79,7 +80,7 @@ impl StoredObjects {
                 && !exempt(ExemptSetting::Inject),
             capture: !exempt(ExemptSetting::Capture),
         };
-        // A label wins.
+        // A label takes precedence over an annotation.
         let mut settings = found.metadata.annotations.clone().unwrap_or_default();
         settings.extend(
             labels.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),
@@ -87,7 +88,7 @@ impl StoredObjects {
         Some(PodContext { floor, ..PodContext::of_namespace(&settings) })
     }
 
-    /// The objects for the check of this review.
+    /// The stored objects that the check of this review needs.
     #[must_use]
     pub fn neighbours(&self, review: &AdmissionReview) -> Vec<Arc<Object>> {
         let own = review.namespace.as_str();
@@ -100,7 +101,8 @@ impl StoredObjects {
         for reference in &references {
             let foreign = reference.namespace != own;
             rivals |= reference.is_parent && !foreign;
-            // A route may be attached to a service of another namespace. The answer must not depend on that service.
+            // A route may be attached to a service of another namespace, but the answer must not depend on that
+            // service.
             if foreign && reference.is_parent {
                 continue;
             }
@@ -114,8 +116,9 @@ impl StoredObjects {
         found.into_values().collect()
     }
 
-    /// The object that is referred to. If it does not exist, the object with the most similar name. In another
-    /// namespace only objects that `own` may refer to, because `own` must not learn what else exists there.
+    /// The object that a reference names; if it does not exist, the object with the most similar name. In another
+    /// namespace only objects count that `own` is permitted to refer to, because a user of `own` must not learn
+    /// what else exists there.
     fn follow(
         &self,
         reference: &Reference<'_>,
@@ -153,7 +156,7 @@ impl StoredObjects {
         }
     }
 
-    /// The routes of a namespace that are attached to one of its own services in this list.
+    /// The routes of a namespace that are attached to one of its own services in `services`.
     fn rivals(
         &self,
         namespace: &str,

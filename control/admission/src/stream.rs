@@ -1,14 +1,14 @@
-//! Texts of several documents, in YAML or JSON. Parts that are not changed keep their form.
+//! Reads and rewrites texts that contain several documents, in YAML or JSON. Unchanged parts keep their form.
 
 use serde::Deserialize;
 
 use crate::value::JsonValue;
 
-/// Deepest nesting of a document: a pod's takes about 12.
+/// Deepest nesting of a document. A pod has about 12 levels.
 const MAX_DEPTH: usize = 64;
-/// Most values and keys in one document: a list of 10,000 pods in full has fewer.
+/// Most values and keys in one document. A complete list of 10,000 pods has fewer.
 const MAX_NODES: usize = 4_000_000;
-/// Most values that aliases may add; anchors are meant as an abbreviation, not to multiply data.
+/// Most values that aliases may add. Anchors should save typing, not multiply data.
 const MAX_ALIASED_EVENTS: usize = 100_000;
 
 /// The format of a text.
@@ -16,14 +16,14 @@ const MAX_ALIASED_EVENTS: usize = 100_000;
 pub enum ManifestFormat {
     /// YAML, with `---` between documents.
     Yaml,
-    /// JSON, one value after the other.
+    /// JSON, one value after another.
     Json,
 }
 
 /// Why a text cannot be parsed or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// A document is not YAML, or exceeds a bound.
+    /// A document is not YAML, or it exceeds a bound.
     #[error("the document that begins at line {line}: {reason}")]
     Yaml {
         /// The line of the text, from 1.
@@ -31,7 +31,7 @@ pub enum StreamError {
         /// What is wrong.
         reason: String,
     },
-    /// The text begins like JSON but is not.
+    /// The text begins like JSON but cannot be parsed as JSON.
     #[error("the text is not JSON")]
     Json(#[source] serde_json::Error),
     /// A changed document cannot be written.
@@ -39,9 +39,9 @@ pub enum StreamError {
     Write(String),
 }
 
-/// Passes every document of a text to `work`, which returns whether it has changed the document, and returns the text
-/// with the changes. Unchanged documents keep their form, including comments, unless the text is converted to another
-/// format (`wanted`).
+/// Calls `work` for every document of a text, and returns the text with the changes. `work` returns whether it has
+/// changed the document. Unchanged documents keep their form, including comments, unless the text is converted to
+/// the other format (`wanted`).
 ///
 /// # Errors
 /// [`StreamError`] if a document cannot be parsed.
@@ -75,7 +75,7 @@ pub fn rewrite(
 
 /// The values of a JSON text; `None` for other texts.
 fn json(text: &str) -> Option<Vec<JsonValue>> {
-    // YAML may begin with braces, too: what is not valid JSON is parsed as YAML.
+    // YAML may begin with a brace as well, so a text that is not valid JSON is parsed as YAML.
     let begins = text.trim_start().starts_with(['{', '[']);
     let values = serde_json::Deserializer::from_str(text).into_iter::<JsonValue>();
     begins.then(|| values.collect::<Result<Vec<_>, _>>().ok()).flatten()
@@ -87,7 +87,7 @@ fn rewrite_json(
     wanted: Option<ManifestFormat>,
     mut work: impl FnMut(&mut JsonValue) -> bool,
 ) -> Result<String, StreamError> {
-    // `|` instead of `||`, so that all of them are processed.
+    // `|` and not `||`, so that `work` is called for all values.
     let changed = values.iter_mut().map(&mut work).fold(false, |all, one| all | one);
     let as_yaml = wanted == Some(ManifestFormat::Yaml);
     if !changed && !as_yaml {
@@ -105,7 +105,7 @@ fn rewrite_json(
     Ok(out)
 }
 
-/// One document of a YAML text with its marker.
+/// One document of a YAML text, with its `---` line.
 struct Document<'t> {
     text: &'t str,
     /// Its first line, counted from 1.
@@ -147,7 +147,7 @@ fn read(document: &Document<'_>) -> Result<JsonValue, StreamError> {
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: MAX_ALIASED_EVENTS,
         },
-        // As in `kubectl`: 0644 is octal, and yes is true.
+        // As `kubectl` parses YAML: 0644 is octal, and yes is true.
         legacy_octal_numbers: true,
         with_snippet: false,
     };

@@ -9,7 +9,7 @@ use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, pre_stop, workload_api,
 };
 
-/// Why a proxy cannot be removed. The pod was not changed then.
+/// Why a proxy cannot be removed. The pod was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum UninjectError {
     /// The original probes cannot be read.
@@ -19,11 +19,11 @@ pub enum UninjectError {
     Probes(#[source] serde_json::Error),
 }
 
-/// Undoes [`inject`](crate::inject()); returns whether there was something to undo. A pod whose proxy was not injected,
+/// Undoes [`inject`](crate::inject()). Returns whether the pod was changed. A pod whose proxy was not injected,
 /// and so has no record, is not changed.
 ///
 /// # Errors
-/// [`UninjectError`] if what injection has written was changed since.
+/// [`UninjectError`] if the fields that injection has written were changed since.
 pub fn uninject(pod: &mut JsonValue) -> Result<bool, UninjectError> {
     let record = pod.at(&["metadata", "annotations", RECORD]).and_then(JsonValue::text);
     let Some(record) = record.map(str::to_owned) else { return Ok(false) };
@@ -76,7 +76,7 @@ fn probes(spec: &JsonValue) -> Result<Probes, UninjectError> {
     }
 }
 
-/// Removes the items with these names from a list, and the list itself if injection has added it.
+/// Removes the items with these names from a list. Removes the list itself if injection has added it.
 fn without(spec: &mut JsonValue, field: &str, names: &[&str], made: bool) {
     let Some(JsonValue::List(items)) = spec.get_mut(field) else { return };
     let ours = |item: &JsonValue| item.name().is_some_and(|name| names.contains(&name));

@@ -1,4 +1,4 @@
-//! A JSON value whose fields keep their order.
+//! A JSON value that keeps the order of its fields.
 
 use std::fmt;
 
@@ -50,13 +50,13 @@ impl JsonValue {
         found.filter(|value| !matches!(value, Self::Null))
     }
 
-    /// The field at the end of a path of fields.
+    /// The field at the end of a path of field names.
     #[must_use]
     pub fn at(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |value, field| value.get(field))
     }
 
-    /// The text, if this is one.
+    /// The text, if the value is one.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -65,12 +65,12 @@ impl JsonValue {
         }
     }
 
-    /// The text in the field `name`, which containers, volumes, ports and variables have.
+    /// The text in the field `name`. Containers, volumes, ports and variables have one.
     pub(crate) fn name(&self) -> Option<&str> {
         self.get("name")?.text()
     }
 
-    /// The integer, if this is one.
+    /// The integer, if the value is one.
     pub(crate) fn number(&self) -> Option<i64> {
         match self {
             Self::Number(number) => number.as_i64(),
@@ -87,13 +87,13 @@ impl JsonValue {
         }
     }
 
-    /// The items of the list in a field; empty if there is no list.
+    /// The items of the list in this field; empty if the field is not a list.
     #[must_use]
     pub fn list(&self, field: &str) -> &[Self] {
         self.get(field).map_or(&[], Self::items)
     }
 
-    /// The containers in a pod's spec, init containers first.
+    /// The containers in a pod's spec; init containers come first.
     pub(crate) fn containers(&self) -> impl Iterator<Item = &Self> {
         self.list("initContainers").iter().chain(self.list("containers"))
     }
@@ -123,7 +123,7 @@ impl JsonValue {
         Some(fields.remove(at).1)
     }
 
-    /// The list in a field of a map, which is added if it is missing; and whether it was added.
+    /// The list in a field of a map, and whether the list was added because it was missing.
     pub(crate) fn list_in(&mut self, field: &str) -> (&mut Vec<Self>, bool) {
         let made = self.get(field).is_none();
         if made {

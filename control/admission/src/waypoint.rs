@@ -6,14 +6,14 @@ use crate::value::JsonValue;
 
 /// The label of a waypoint's pods; its value is the waypoint's name.
 const LABEL: &str = "leno.dev/waypoint";
-/// The fields of a container that the API server or a LimitRange may fill in.
+/// The fields of a container that the API server or a LimitRange may set if they are missing.
 const FILLED_IN: [&str; 4] =
     ["imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy"];
 
 /// Whether a pod is exactly the proxy of a waypoint, by the spec that [`waypoint_pod`] makes with these settings.
 ///
-/// Labels and the service account do not prove it, because a tenant may set both. The spec does. Such a pod needs no
-/// second proxy, even in a namespace whose pods must have one.
+/// Labels and the service account do not prove this, because a tenant can set both; the whole spec does. Such a
+/// pod needs no second proxy, even in a namespace whose pods must have one.
 pub(crate) fn is_waypoint(pod: &JsonValue, settings: &InjectionSettings) -> bool {
     let name = pod.at(&["metadata", "labels", LABEL]).and_then(JsonValue::text);
     let account = pod.at(&["spec", "serviceAccountName"]).and_then(JsonValue::text);
@@ -43,7 +43,7 @@ pub(crate) fn is_waypoint(pod: &JsonValue, settings: &InjectionSettings) -> bool
             .is_some_and(|(given, own)| covers(given, own))
 }
 
-/// Whether a value has everything in `wanted`, and possibly more fields.
+/// Whether `given` contains all of `wanted`, and possibly more fields.
 fn covers(given: &JsonValue, wanted: &JsonValue) -> bool {
     match (given, wanted) {
         (JsonValue::Map(_), JsonValue::Map(fields)) => fields
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::inject::{NamespaceFloor, PodContext, PodOutcome, SkipReason, inject};
 
-    /// A pod that the control plane has created, with fields that the API server fills in.
+    /// A pod that the control plane has created, including fields that the API server adds.
     fn pod() -> Json {
         let mut spec = serde_json::to_value(waypoint_pod(&InjectionSettings::default())).unwrap();
         spec["serviceAccountName"] = json!("edge");

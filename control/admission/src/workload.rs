@@ -1,11 +1,11 @@
-//! Finds the pod templates in documents of any kind.
+//! Finds the pod templates in documents of all kinds.
 
 use crate::inject::{PodContext, PodOutcome, inject};
 use crate::settings::InjectionSettings;
 use crate::uninject::uninject;
 use crate::value::JsonValue;
 
-/// The position of the template in kinds that create pods; a pod is its own template.
+/// The path of the pod template in each kind that creates pods. A pod is its own template.
 const TEMPLATES: [(&str, &[&str]); 8] = [
     ("Pod", &[]),
     ("Deployment", &["spec", "template"]),
@@ -16,34 +16,34 @@ const TEMPLATES: [(&str, &[&str]); 8] = [
     ("Job", &["spec", "template"]),
     ("CronJob", &["spec", "jobTemplate", "spec", "template"]),
 ];
-/// The API groups of these kinds; other groups may have kinds of the same names.
+/// The API groups of these kinds. Other groups may have kinds with the same names.
 const GROUPS: [&str; 3] = ["", "apps", "batch"];
-/// Deepest nesting of lists; `kubectl` does not nest them.
+/// Deepest nesting of lists. `kubectl` does not nest them at all.
 const MAX_DEPTH: usize = 4;
 
-/// The result for one object that creates pods.
+/// What was done with one object that creates pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InjectionReport {
-    /// Its kind, namespace and name: `Deployment shop/web`.
+    /// The object's kind, namespace and name, such as `Deployment shop/web`.
     pub object: String,
-    /// The outcome for it.
+    /// The outcome for the object.
     pub said: InjectionOutcome,
 }
 
 /// The outcome for an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InjectionOutcome {
-    /// It was changed.
+    /// The object was changed.
     Changed,
-    /// It was not changed, for this reason.
+    /// The object was not changed, for this reason.
     Skipped(String),
-    /// It should have been changed but cannot be, for this reason.
+    /// The object should have been changed but cannot be, for this reason.
     Failed(String),
 }
 
-/// Adds the proxy to every pod template of a document, and returns a report for each in order; there are none if the
-/// document creates no pods. `enclosing` returns the context of pods in a namespace, or, with `None`, of pods whose
-/// object has no namespace.
+/// Adds the proxy to every pod template of a document, and returns a report for each, in their order. A document
+/// that creates no pods has no reports. `enclosing` returns the context of pods in a namespace; its argument is
+/// `None` for an object without a namespace.
 #[must_use]
 pub fn inject_document(
     document: &mut JsonValue,
@@ -62,7 +62,7 @@ pub fn inject_document(
     reports
 }
 
-/// Removes the proxy from every pod template of a document, and returns a report for each in order.
+/// Removes the proxy from every pod template of a document, and returns a report for each, in their order.
 #[must_use]
 pub fn uninject_document(document: &mut JsonValue) -> Vec<InjectionReport> {
     let mut reports = Vec::new();
@@ -77,8 +77,8 @@ pub fn uninject_document(document: &mut JsonValue) -> Vec<InjectionReport> {
     reports
 }
 
-/// Calls a function for all templates of a document. `implied` is the kind of items without one, such as those of a
-/// `PodList`.
+/// Calls a function for all templates of a document. `implied` is the kind of list items that have no kind
+/// themselves, as in a `PodList`.
 fn each(
     document: &mut JsonValue,
     implied: Option<&str>,

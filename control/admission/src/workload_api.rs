@@ -1,33 +1,34 @@
-//! The SPIFFE Workload API of a pod, which its proxy serves to the other containers.
+//! Adds to a pod what its containers need to use the SPIFFE Workload API that its proxy serves.
 
 use crate::WORKLOAD_API_VOLUME;
 use crate::inject::each_container;
 use crate::value::JsonValue;
 
-/// The annotation that makes the proxy of a pod serve it.
+/// The annotation that makes a pod's proxy serve the Workload API.
 pub(crate) use leno_resources::WORKLOAD_API_ANNOTATION as ANNOTATION;
-/// The values of that annotation.
+/// The valid values of the annotation.
 pub(crate) const VALUES: [&str; 2] = [ENABLED, "disabled"];
 pub(crate) const ENABLED: &str = "enabled";
 /// The mount point of the socket's folder in all containers.
 pub(crate) const FOLDER: &str = "/run/leno/workload-api";
-/// The socket in it.
+/// The name of the socket in that folder.
 pub(crate) const SOCKET: &str = "api.sock";
-/// The variable that SPIFFE clients read.
+/// The environment variable in which SPIFFE clients find the address of the API.
 const VARIABLE: &str = "SPIFFE_ENDPOINT_SOCKET";
 
-/// Prefix, in the record of an injection, of the name of a container in which the folder was mounted.
+/// The prefix of an entry in the record of an injection: the folder was mounted in the container with the name
+/// that follows.
 const MOUNTED: &str = "workload-api=";
-/// The same for a container to which the variable was added.
+/// As [`MOUNTED`], for a container to which the variable was added.
 const TOLD: &str = "workload-api-socket=";
-/// The same for a container to which the list itself was added.
+/// As [`MOUNTED`], for a container to which one of these lists was added.
 const LISTS: [(&str, &str); 2] =
     [("volumeMounts", "workload-api-mounts="), ("env", "workload-api-env=")];
 
 /// Whether the annotation of a pod makes its proxy serve the API.
 ///
 /// # Errors
-/// The text about an invalid value.
+/// Why the value is invalid.
 pub(crate) fn is_enabled(value: &JsonValue) -> Result<bool, String> {
     match value.text().filter(|text| VALUES.contains(text)) {
         Some(text) => Ok(text == ENABLED),
@@ -35,12 +36,12 @@ pub(crate) fn is_enabled(value: &JsonValue) -> Result<bool, String> {
     }
 }
 
-/// Whether a pod has the setting, which takes precedence over that of its namespace.
+/// Whether the pod has the annotation, which takes precedence over that of its namespace.
 pub(crate) fn is_said_by(pod: &JsonValue) -> bool {
     pod.at(&["metadata", "annotations", ANNOTATION]).is_some()
 }
 
-/// The volume of the socket. It is in memory; a socket needs no space.
+/// The volume that contains the socket. It is in memory, because a socket needs no space.
 pub(crate) fn volume() -> JsonValue {
     let source = JsonValue::from([("medium", "Memory".into())]);
     [("name", WORKLOAD_API_VOLUME.into()), ("emptyDir", source)].into()
@@ -52,7 +53,7 @@ pub(crate) fn proxy_mount() -> JsonValue {
 }
 
 /// Adds the folder and the variable to each container that lacks them, and returns the entries for the record. A
-/// container that has its own mount or variable keeps it.
+/// mount or variable that a container already has is kept.
 pub(crate) fn add(spec: &mut JsonValue) -> Vec<String> {
     let mut recorded = Vec::new();
     let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
@@ -82,7 +83,7 @@ pub(crate) fn add(spec: &mut JsonValue) -> Vec<String> {
     recorded
 }
 
-/// Removes from the containers what injection has added, by its record.
+/// Removes from the containers what injection has added, according to its record.
 pub(crate) fn remove(spec: &mut JsonValue, made: impl Fn(&str) -> bool) {
     let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
         let name = container.name().unwrap_or_default().to_owned();

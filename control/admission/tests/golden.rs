@@ -134,7 +134,7 @@ fn uninjecting_gives_back_what_was_injected() {
         if reports.iter().all(|report| report.said != InjectionOutcome::Changed) {
             assert_eq!(back, text, "not changed, and not as it was written: {}", file.display());
         }
-        // And what was never injected stays as it is, to the letter.
+        // A text into which nothing was injected is not changed at all.
         assert_eq!(uninjected(&text), text, "{}", file.display());
     }
 }

@@ -1,15 +1,16 @@
-//! Which settings of a namespace hold for pods that get a sidecar, and that no setting was forgotten.
+//! Tests which settings of a namespace apply to pods that get a sidecar, and that no setting was forgotten.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use leno_admission::{AdmissionReview, InjectionSettings, StoredObjects};
 use leno_resources::SETTINGS;
 use serde_json::{Value, json};
 
-/// What becomes of a setting of a namespace.
+/// Which program follows a setting of a namespace.
 enum Follower {
-    /// The injector: a pod of a namespace with this value gets something else, or nothing.
+    /// The injector does. A namespace with this value changes what is injected into its pods, or whether anything
+    /// is.
     Injector(&'static str),
-    /// What it is for pods with a sidecar.
+    /// Another program does, or the setting has another meaning; the text says which.
     Other(&'static str),
 }
 
@@ -41,7 +42,8 @@ fn follower(setting: &str) -> Follower {
     }
 }
 
-/// What the webhook changes in a pod of a namespace with these annotations, in a mesh whose certificates SPIRE issues or not.
+/// The changes that the webhook makes to a pod of a namespace with these annotations. `of_spire` is whether SPIRE
+/// issues the mesh's certificates.
 fn change(annotations: &Value, of_spire: bool) -> Option<String> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": "shop", "labels": {"leno.dev/inject": "enabled"}, "annotations": annotations}});
@@ -69,7 +71,7 @@ fn each_setting_of_a_namespace_reaches_its_sidecars_or_says_why_not() {
                 continue;
             }
         };
-        // Where SPIRE issues them, no proxy serves certificates itself.
+        // If SPIRE issues the certificates, no proxy serves the Workload API itself.
         let of_spire = setting != "leno.dev/workload-api";
         let with = change(&json!({setting: value}), of_spire);
         assert_ne!(with, change(&json!({}), of_spire), "{setting}: {value} changes no pod");

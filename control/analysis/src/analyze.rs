@@ -1,4 +1,4 @@
-//! Mistakes in documents.
+//! Finds mistakes in documents and stored objects.
 
 mod authorization;
 mod effect;
@@ -26,18 +26,18 @@ pub use keys::KEYS_NOT_PERMITTED;
 use crate::mesh::MeshModel;
 use finding::Findings;
 
-/// Finds mistakes in documents that parse. `objects` are the same documents, completed with all
-/// that `leno up` or a cluster adds, such as the services that workloads imply.
+/// Finds mistakes in documents that were parsed. `objects` are the same documents, completed with all that `leno
+/// up` or a cluster adds, such as the services that workloads imply.
 ///
-/// The findings come in the order of the files.
+/// The findings are in the order of the files.
 #[must_use]
 pub fn analyze(documents: &Documents, objects: Vec<Object>) -> Vec<Finding> {
     found(&MeshModel::new(objects), documents, true)
 }
 
-/// Finds mistakes in objects that have no file, such as those of a cluster. Findings are limited to
-/// the objects for which `wanted` is true, ordered by namespace, kind and name. `settings` are
-/// those of the cluster's control plane.
+/// Finds mistakes in objects that have no file, such as those of a cluster. Only returns findings about objects
+/// for which `wanted` is true, ordered by namespace, kind and name. `settings` are those of the cluster's control
+/// plane.
 #[must_use]
 pub fn analyze_stored(
     settings: MeshSettings,
@@ -60,7 +60,7 @@ pub fn analyze_stored(
     found(&mesh, &Documents { objects, ..Documents::default() }, false)
 }
 
-/// `local`: the documents are files, which `leno up` may run.
+/// Finds mistakes. `local` is whether the documents are files that `leno up` may run.
 fn found(mesh: &MeshModel, documents: &Documents, local: bool) -> Vec<Finding> {
     let mut findings = Findings::new(documents);
     routes::references(mesh, &mut findings);

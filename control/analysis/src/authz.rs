@@ -1,4 +1,5 @@
-//! Who may reach a workload, because of which policy, and what a change of policies would do.
+//! Determines which clients may reach a workload, which policy decides that, and what a change of policies would
+//! do.
 //!
 //! The decisions are made by the same table that the workload's proxy uses.
 
@@ -30,16 +31,16 @@ use leno_types::{Identity, InstanceName, MtlsMode};
 use crate::mesh::MeshModel;
 use crate::sender::Sender;
 
-/// Stands for every address that is not in a document (RFC 5737).
+/// An address that stands for all addresses that no document contains (RFC 5737).
 const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// Why a client without an identity is refused.
+/// The reason in answers: a client without an identity is refused.
 const STRICT: &str = "mTLS is strict, and the client has no identity";
 
-/// Why a policy about requests applies to an opaque connection.
+/// The reason in answers: a policy about requests applies to an opaque connection.
 const FOR_BYTES: &str = "it is about requests, which bytes may be";
 
-/// The policies that a workload enforces, and their table.
+/// The policies that a workload enforces, and the table made from them.
 pub(crate) struct EnforcedPolicies {
     pub(crate) policy: Arc<ServerPolicy>,
     pub(crate) table: AuthorizationTable,
@@ -49,7 +50,7 @@ pub(crate) struct EnforcedPolicies {
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedClient {
     pub(crate) identity: Option<Identity>,
-    /// All its addresses, at least one. Which one it connects from depends on the address of the server.
+    /// All addresses of the client, at least one. Which one it uses depends on the address of the server.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
@@ -59,7 +60,8 @@ impl ObservedClient {
         Self { identity, addresses: vec![address] }
     }
 
-    /// The client on a port, with this certificate if it has an identity, before policies are applied.
+    /// The client's connection to a port, as policies see it. `certificate` is ignored if the client has no
+    /// identity.
     fn view(&self, port: u16, certificate: CertificateView) -> ConnectionView<'_> {
         let (address, others) = self.addresses.split_first().unwrap_or((&OUTSIDE, &[]));
         let (identity, others) = (self.identity.as_ref(), OtherAddresses::Known(others));
@@ -74,7 +76,7 @@ impl EnforcedPolicies {
         client.identity.is_none() && self.policy.mtls == MtlsMode::Strict
     }
 
-    /// Whether a decision permits, the policy that decides, and the reason as text.
+    /// For a decision: whether it permits, the policy that made it, and the reason as text.
     fn reason(&self, decision: AuthorizationDecision) -> (bool, Option<String>, String) {
         let default = self.policy.authorization.default;
         let by =
@@ -120,8 +122,8 @@ impl EnforcedPolicies {
 }
 
 impl EnforcedPolicies {
-    /// The services that external policies with this match call, as text: they decide on what the other policies
-    /// permit.
+    /// The names of the external authorizers of those policies that have this match. An external authorizer
+    /// decides about requests that the other policies permit.
     fn asked(&self, all: &[PolicyMatch], wanted: PolicyMatch) -> Option<String> {
         let policies = self.policy.authorization.policies.iter().zip(all);
         let external = policies.filter(|(_, found)| **found == wanted);
@@ -144,7 +146,7 @@ impl MeshModel {
         Some(EnforcedPolicies { policy, table })
     }
 
-    /// A sender as servers with this mTLS mode see it. The address of a sender without an instance is not known.
+    /// A sender as servers with this mTLS mode see it. If the sender has no instance, its address is not known.
     pub(crate) fn seen(&self, sender: &Sender, mtls: MtlsMode) -> ObservedClient {
         let instance = sender.instance.as_ref();
         let has_identity = sender.meshed && mtls != MtlsMode::Disabled;
@@ -159,7 +161,7 @@ impl MeshModel {
         }
     }
 
-    /// A client at an address without an identity, as servers see it.
+    /// A client without an identity at this address, as servers see it.
     pub(crate) fn seen_at(&self, address: IpAddr) -> ObservedClient {
         match self.index.address(address) {
             Some(AddressOwner::Workload(workload)) => {
@@ -177,7 +179,7 @@ impl MeshModel {
         self.places.get(&key).cloned()
     }
 
-    /// The mesh with these objects, which replace objects of the same name.
+    /// This mesh with `more` objects, which replace objects of the same name.
     #[must_use]
     pub fn with_objects(&self, more: Vec<Object>) -> Self {
         let replaced = |object: &&Object| !more.iter().any(|one| one.key() == object.key());

@@ -40,7 +40,8 @@ impl MeshModel {
                 OutcomeAnswer::closed("the name leads back to itself: it has no address");
             return Ok(answer);
         };
-        // If a service represents a name outside, an alias of that name still leads to its real addresses.
+        // The host is an alias of a name outside. If a service represents that name, the alias nevertheless leads
+        // to the name's real addresses.
         let found = match self.dns_of_leno_up && host == question.host && sender.meshed {
             true => self.host_or_outside(&host, &sender.namespace, &mut answer.notes),
             false => self.host(&host, &sender.namespace),
@@ -72,7 +73,7 @@ impl MeshModel {
         Ok(answer)
     }
 
-    /// The result for a request of a client without a proxy: only the servers' proxies decide.
+    /// The result for a request of a client without a proxy. Only the servers' proxies make decisions.
     fn without_proxy(
         &self,
         answer: &mut Explanation,
@@ -88,7 +89,7 @@ impl MeshModel {
             }
             HostMeaning::Service(service) => {
                 answer.destination = DestinationAnswer::service(service, question.port);
-                // There its name has the addresses of endpoints for this client.
+                // In `leno up`, a client without a proxy gets the addresses of endpoints for the service's name.
                 if self.dns_of_leno_up {
                     answer.destination.addresses.clear();
                 }
@@ -182,7 +183,7 @@ impl MeshModel {
         self.by_routes(answer, sender, (&table, service), question);
     }
 
-    /// Notes routes that name the service but do not apply to this client.
+    /// Adds the routes that name the service but do not apply to this client.
     fn note_displaced(&self, answer: &mut Explanation, sender: &Sender, service: &Service) {
         for object in &self.objects {
             let key = object.key();

@@ -1,16 +1,16 @@
-//! Predicts what documents do, before or while they apply; no I/O.
+//! Predicts the effect of documents, before or after they are applied. This crate does no I/O.
 //!
-//! [`MeshModel::explain`] explains what happens to one request of one workload: the service, the route,
-//! the rule, its filters, the backends with their endpoints, and why every other match did not get
-//! it. [`analyze`] finds mistakes in documents: invalid references, matches that no request
-//! reaches, routes and grants without effect; each with its position, reason and remedy. [`MeshModel::access`]
-//! lists who may reach a workload, and [`MeshModel::check`] decides on one request as its proxy would.
+//! [`MeshModel::explain`] explains what happens to one request of one workload: which service, route, rule,
+//! filters and backends with endpoints it gets, and why no other match applies. [`analyze`] finds mistakes in
+//! documents: invalid references, matches that no request reaches, routes and grants without effect; each with its
+//! position, reason and remedy. [`MeshModel::access`] lists which clients may reach a workload, and
+//! [`MeshModel::check`] decides about one request as the workload's proxy would.
 //!
-//! It does not reimplement any decision: it feeds the objects to [`leno_index::Index`], as the controller does, and
-//! queries the tables of `leno_policy`, as proxies do. This crate only formulates their answers.
+//! This crate does not implement the decisions again. It feeds the objects to [`leno_index::Index`], as the
+//! controller does, queries the tables of `leno_policy`, as proxies do, and puts their decisions into words.
 //!
-//! It does not know where documents come from or who reads the answers. Its callers are `leno
-//! explain`, `leno analyze`, `leno authz`, and `leno up` for its warnings.
+//! The callers read the documents and print the answers. Its callers are `leno explain`, `leno analyze`, `leno
+//! authz`, and `leno up` for its warnings.
 //!
 //! ```text
 //! objects ─► Index ─► services with routes ─► RouteTable ─┬─ explain(Question) ─► Explanation

@@ -11,25 +11,25 @@ use leno_types::{Egress, InstanceName, Owner};
 use crate::authz::assumed;
 use crate::sender::Sender;
 
-/// A mesh that answers questions.
+/// The model of a mesh, which answers questions about it.
 #[derive(Debug)]
 pub struct MeshModel {
     pub(crate) index: Index,
     pub(crate) objects: Vec<Object>,
     /// Where objects are written, if the caller provided it.
     pub(crate) places: HashMap<ObjectKey, String>,
-    /// The owners of instances, if the caller provided them; else an instance's owner is its
-    /// `Workload`.
+    /// The owners of instances, if the caller provided them. Without them, an instance's owner is its `Workload`.
     pub(crate) owners: HashMap<InstanceName, Owner>,
     pub(crate) settings: MeshSettings,
     pub(crate) way_out: OutsideReach,
-    /// Whether names outside of the mesh that services represent resolve to the services' VIPs.
+    /// Whether the names of `leno up`'s DNS apply. There, a name outside of the mesh that a service represents
+    /// resolves to the service's VIPs.
     pub(crate) dns_of_leno_up: bool,
     /// The certificate that is assumed for each client with an identity.
     pub(crate) certificate: CertificateView,
 }
 
-/// Whether instances can reach addresses outside of the mesh, apart from policies.
+/// Whether instances have a network path to addresses outside of the mesh. Policies are not considered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutsideReach {
     /// Through the network of the cluster or the machine.
@@ -48,7 +48,7 @@ impl MeshModel {
         Self::told(MeshSettings::default(), objects)
     }
 
-    /// Indexes objects with these settings of the controller.
+    /// Indexes objects with these controller settings.
     #[must_use]
     pub fn told(settings: MeshSettings, objects: Vec<Object>) -> Self {
         let mut index = Index::new(settings.clone());
@@ -60,7 +60,8 @@ impl MeshModel {
     }
 
     /// Sets the age of clients' certificates, as policies count it, and the time until they expire. If only one is
-    /// given, the other follows from a lifetime of 24 hours; without both, the certificate was just issued.
+    /// given, the other is computed for a lifetime of 24 hours. If neither is given, the certificate was just
+    /// issued.
     #[must_use]
     pub fn with_certificates(mut self, age: Option<Duration>, left: Option<Duration>) -> Self {
         self.certificate = assumed(age, left);
@@ -74,7 +75,8 @@ impl MeshModel {
         self
     }
 
-    /// Sets that `leno up` runs the mesh, with its DNS, and whether instances can reach addresses outside of it.
+    /// Makes this the model of a mesh that `leno up` runs, with its DNS. `way_out` is whether instances can reach
+    /// addresses outside of it.
     #[must_use]
     pub fn of_leno_up(mut self, way_out: OutsideReach) -> Self {
         self.way_out = way_out;
@@ -112,7 +114,7 @@ impl MeshModel {
         })
     }
 
-    /// Whether a sender may connect to destinations that the mesh does not know.
+    /// Whether a sender may connect to destinations outside of the mesh that it has no document for.
     pub(crate) fn egress(&self, sender: &Sender) -> Egress {
         let known = sender.instance.as_ref().and_then(|name| self.index.server_policy(name));
         if let Some(policy) = known {

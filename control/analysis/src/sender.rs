@@ -1,4 +1,4 @@
-//! Resolves the name in a question to the workload that sends the request.
+//! Finds the workload that a question names as the sender of the request.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use leno_types::{InstanceName, Owner, nearest};
 use crate::explain::ExplainQuestion;
 use crate::mesh::MeshModel;
 
-/// How many names a message lists at most: a cluster may have thousands.
+/// How many names a message lists at most. A cluster may have thousands.
 const MAX_NAMED: usize = 20;
 
 /// Why a question has no answer.
@@ -41,7 +41,7 @@ pub enum Unanswerable {
         /// The objects that have the name.
         owners: Vec<String>,
     },
-    /// The workload has no such port, and neither does a service of its namespace.
+    /// The workload has no such port, and no service of its namespace has it either.
     #[error(
         "{workload} has no port {port}: it has {}",
         .known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
@@ -54,7 +54,7 @@ pub enum Unanswerable {
         /// The ports that it declares.
         known: Vec<u16>,
     },
-    /// There is no workload at all, so the caller has to name the client's namespace.
+    /// The documents contain no workload, so the caller has to name the client's namespace.
     #[error("no document says what runs: say with -n in which namespace {0:?} is")]
     NoNamespace(String),
 }
@@ -71,7 +71,7 @@ fn instead(meant: Option<&str>, known: &[String]) -> String {
     }
 }
 
-/// Prefixes of a name, as in kubectl, and the workloads that each selects.
+/// The prefixes that a name may have, as in kubectl, and the workloads that each selects.
 const KINDS: [(&str, SenderScope); 28] = [
     ("workload", SenderScope::Any),
     ("workloads", SenderScope::Any),
@@ -108,7 +108,7 @@ const KINDS: [(&str, SenderScope); 28] = [
 enum SenderScope {
     /// All of them, and their instances.
     Any,
-    /// Those created by objects of a kind, if their owners are known.
+    /// The pods that were created by objects of a kind. To select these, the owners of pods must be known.
     By(&'static str),
     /// Instances, and workloads: in `leno up` the two have different names.
     Instance,
@@ -116,7 +116,7 @@ enum SenderScope {
     Account,
 }
 
-/// The sender of a request, with the properties that affect the answer.
+/// The sender of a request, with those of its properties that affect the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sender {
     pub(crate) namespace: String,
@@ -126,7 +126,7 @@ pub(crate) struct Sender {
     pub(crate) meshed: bool,
 }
 
-/// A sender, and the names by which a question may refer to it.
+/// A possible sender, and the names by which a question may refer to it.
 struct Candidate {
     sender: Sender,
     owner: Option<Owner>,
@@ -148,7 +148,7 @@ impl Candidate {
         }
     }
 
-    /// The name that messages use.
+    /// The name of the candidate in messages.
     fn full(&self) -> String {
         let mut text = format!("{}/", self.sender.namespace);
         // Writing to a String cannot fail.
@@ -161,8 +161,8 @@ impl Candidate {
 }
 
 impl MeshModel {
-    /// The sender with the name `wanted`: a workload or an instance of one, optionally after its
-    /// kind (`deploy/web`) or its namespace (`shop/web`).
+    /// The sender with the name `wanted`: a workload or an instance. The kind (`deploy/web`) or the namespace
+    /// (`shop/web`) may precede the name.
     pub(crate) fn sender(
         &self,
         namespace: Option<&str>,
@@ -177,7 +177,7 @@ impl MeshModel {
             None => (namespace, SenderScope::Any, wanted),
         };
         if self.workloads().next().is_none() && self.owners.is_empty() {
-            // These documents are for a cluster, and the cluster's workloads are not in them.
+            // The documents are meant for a cluster whose workloads they do not contain.
             let namespace = namespace.ok_or_else(|| Unanswerable::NoNamespace(name.to_owned()))?;
             let (namespace, workload) = (namespace.to_owned(), name.to_owned());
             return Ok(Sender { namespace, workload, instance: None, meshed: true });
@@ -193,12 +193,12 @@ impl MeshModel {
             let namespaces = namespaces.into_iter().map(str::to_owned).collect();
             return Err(Unanswerable::Ambiguous { wanted: name.to_owned(), namespaces });
         }
-        // A workload of `leno up` wins over an instance of another one, as everywhere.
+        // A workload of `leno up` takes precedence over an instance with the same name, as in all commands.
         let is_workload = |one: &&Candidate| one.owner.is_none() && one.sender.workload == name;
         if meant == SenderScope::Any && found.iter().any(is_workload) {
             found.retain(is_workload);
         }
-        // An instance of exactly this name wins over anything else with the name.
+        // An instance with exactly this name takes precedence over everything else with the name.
         if let Some(exact) = found.iter().position(|one| {
             meant == SenderScope::Any
                 && one.sender.instance.as_ref().is_some_and(|own| *own.name == *name)
@@ -210,13 +210,14 @@ impl MeshModel {
             let owners = owners.into_iter().map(ToString::to_string).collect();
             return Err(Unanswerable::Several { wanted: name.to_owned(), owners });
         }
-        // If only some instances have a proxy yet, the answer is for those that have one.
+        // If only some instances have a proxy so far, the answer is for one of them.
         found.sort_by_key(|one| !one.sender.meshed);
         let first = found.first().map(|one| one.sender.clone());
         first.ok_or_else(|| no_workload(&all, namespace, name))
     }
 
-    /// The instances with a proxy that send the request of a question: those of the workload that is its client.
+    /// The instances that send a question's request and have a proxy: those of the workload that the question
+    /// names as the client.
     ///
     /// # Errors
     /// [`Unanswerable`] if the client of the question is not known.
@@ -234,7 +235,7 @@ impl MeshModel {
         Ok(of_client.filter_map(|one| one.sender.instance).collect())
     }
 
-    /// The service accounts that workloads run under, as `<namespace>/<name>`.
+    /// The service accounts of all workloads, as `<namespace>/<name>`.
     #[must_use]
     pub fn accounts(&self) -> BTreeSet<String> {
         let full = |one: Candidate| format!("{}/{}", one.sender.namespace, one.account);
@@ -246,7 +247,7 @@ impl MeshModel {
         self.candidates().into_iter().map(|one| one.sender).collect()
     }
 
-    /// All senders with their names.
+    /// All possible senders with their names.
     fn candidates(&self) -> Vec<Candidate> {
         let mut all: Vec<Candidate> =
             self.workloads().flat_map(|one| self.of_workload(one)).collect();
@@ -271,7 +272,8 @@ impl MeshModel {
         let mut all: Vec<Candidate> = instances
             .map(|instance| {
                 let name = named(&instance.name);
-                // In node mode the proxy is outside of the pod, and the namespace may have set the mode.
+                // In node mode the proxy is not in the pod, and the mode may be set by the namespace, so the pod
+                // alone does not show it.
                 let meshed = name.as_ref().is_some_and(|name| self.index.is_meshed(name));
                 of(name, meshed)
             })
@@ -287,7 +289,7 @@ fn no_workload(all: &[Candidate], namespace: Option<&str>, name: &str) -> Unansw
     let known: BTreeSet<String> = all.iter().map(Candidate::full).collect();
     let wanted = namespace.map_or(name.to_owned(), |of| format!("{of}/{name}"));
     let whole = nearest(&wanted, known.iter().map(String::as_str));
-    // Compare the names alone, too: the workload may be in another namespace.
+    // Also compares the names without their namespaces, because the workload may be in another namespace.
     let meant = whole.map(str::to_owned).or_else(|| {
         let names = || known.iter().filter_map(|full| Some(full.split_once('/')?.1));
         let same = names().find(|known| *known == name);

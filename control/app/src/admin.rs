@@ -1,4 +1,4 @@
-//! The admin server: `/metrics`, `/ready`, `/live`, and on loopback `/identity`.
+//! The admin server. It serves `/metrics`, `/ready` and `/live`, and on loopback also `/identity`.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ pub(crate) struct Admin {
     pub(crate) reloads: Arc<Reloads>,
     pub(crate) identity: Arc<RotationReport>,
     pub(crate) more: Vec<Render>,
-    /// What `/ready?verbose` adds.
+    /// Writes what `/ready?verbose` adds.
     pub(crate) details: Vec<Render>,
 }
 
-/// Appends the metrics of one part.
+/// Appends the metrics, or details, of one part of the control plane.
 pub(crate) type Render = Box<dyn Fn(&mut String) + Send + Sync>;
 
 impl Admin {
@@ -49,7 +49,7 @@ impl Admin {
         answer_pages(request, || self.not_ready(), || self.metrics())
     }
 
-    /// The state of signing and trust. It names workloads, so other machines must not see it.
+    /// The state of signing and trust. It names workloads, so it is shown only to clients on this machine.
     fn identity(&self, ends: SocketPair) -> AdminResponse {
         if !ends.client.ip().to_canonical().is_loopback() {
             return respond(StatusCode::FORBIDDEN, TEXT, "this page answers loopback only\n");

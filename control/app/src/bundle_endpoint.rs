@@ -4,7 +4,7 @@
 //! ```text
 //!  GET / ──► TLS, by the control plane's SPIFFE ID or by a certificate of the operator ──► the bundle of the Authority
 //! ```
-//! Any client may fetch it: a bundle is public.
+//! Any client may fetch the bundle, because it is public.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,12 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use crate::admin::Render;
 use crate::config::BundleEndpoint;
 
-/// Most connections at a time, and of one address: each partner fetches occasionally, on one connection.
+/// Most connections in total, and from one address. A partner fetches now and then, on one connection.
 const MAX_CONNECTIONS: usize = 64;
 const MAX_OF_ADDRESS: usize = 8;
 /// Longest wait for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the certificate files are checked.
+/// How often the certificate files are checked for changes.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// The bundle that is served.
@@ -47,7 +47,7 @@ struct ServedBundle {
     requests: AtomicU64,
 }
 
-/// Serves until the process ends. Returns a function that appends the metrics.
+/// Serves the bundle until the process ends. Returns a function that appends the metrics.
 pub(crate) async fn serve(
     endpoint: &BundleEndpoint,
     authority: &Arc<Authority>,
@@ -113,8 +113,8 @@ impl ServedBundle {
             return respond(StatusCode::NOT_FOUND, TEXT, "the trust bundle is at /\n");
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
-        // Without a sequence number: replicas share no counter for everything that the bundle depends on. Without one,
-        // clients treat the last fetched bundle as the latest.
+        // The bundle has no sequence number, because replicas share no counter that changes with everything in it.
+        // Without a number, clients treat the bundle that they fetched last as the newest.
         let roots_der = self.authority.trust().bundle_der();
         let bundle = Bundle { roots_der, sequence: None, refresh_hint: Some(self.refresh) };
         match bundle.to_json() {
@@ -145,7 +145,7 @@ impl CertificateFiles {
         Ok(Self { directory: directory.to_owned(), current: RwLock::new((text, key)) })
     }
 
-    /// Loads files that have changed. If they are not usable, the present certificate stays.
+    /// Loads the files when they change. If they are invalid, the present certificate stays in use.
     async fn follow(self: Arc<Self>) {
         let mut said = String::new();
         loop {

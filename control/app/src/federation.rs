@@ -22,12 +22,13 @@ mod endpoint;
 
 use endpoint::{BundleFollower, BundleLocation};
 
-/// How often a file is checked: bundles are published long before their roots are used.
+/// How often a file is checked for changes. Bundles are published long before their roots are used, so this need
+/// not be fast.
 const LOOK: Duration = Duration::from_secs(2);
 /// The value that stands for the Workload API.
 const WORKLOAD_API: &str = "workload-api";
 
-/// One trust domain, as `DOMAIN=SOURCE`.
+/// A trust domain and the source of its bundle, written as `DOMAIN=SOURCE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Federation {
     domain: TrustDomain,
@@ -88,13 +89,13 @@ pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
     of_api.map(|one| one.domain.clone()).collect()
 }
 
-/// Whether a bundle is stored under this name.
+/// Whether the store may contain a bundle under this name.
 pub(crate) fn is_document(name: &str) -> bool {
     name.strip_suffix(".json").is_some_and(|domain| TrustDomain::new(domain).is_ok())
 }
 
-/// Reads all files, and follows them and the endpoints until the process ends. If the bundle of a domain is not valid,
-/// its clients are not accepted until it is; nothing else waits for it. Bundles of endpoints are kept in `store` for
+/// Reads all files, and follows them and the endpoints until the process ends. While the bundle of a domain is
+/// invalid, its clients are not accepted; everything else works. Bundles from endpoints are kept in `store` for
 /// the next start. Returns a function that appends the metrics.
 pub(crate) fn begin(
     all: &[Federation],
@@ -125,7 +126,7 @@ pub(crate) fn begin(
     Ok(Box::new(move |text| endpoint::render(&counts, text)))
 }
 
-/// The name of a file of the operator, which may be in the directory of the store.
+/// The file name of a file that the operator has given. The file may be in the directory of the store.
 fn name(file: &Path) -> Option<String> {
     Some(file.file_name()?.to_str()?.to_owned())
 }
@@ -142,7 +143,8 @@ fn follow_file(domain: TrustDomain, file: PathBuf, authority: &Arc<Authority>) {
     });
 }
 
-/// Uses the content of a file if it is valid; otherwise the last valid one stays. `said` is the last logged error.
+/// Uses the content of a file if it is valid. Otherwise the last valid content stays in use. `said` is the last
+/// logged error.
 fn take(domain: &TrustDomain, file: &Path, authority: &Authority, said: &mut String) {
     match read(file) {
         Ok(bundle) => {

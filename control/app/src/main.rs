@@ -5,8 +5,8 @@
 //!                              authority, tokens ─────► identity ───┘
 //! ```
 //!
-//! Only the wiring: flags, logging, signals, and the connection of the parts. It exits with 0 after SIGTERM or SIGINT,
-//! with 2 on an error, and with 64 on wrong usage.
+//! This crate is only the wiring: flags, logging, signals, and the connection of the parts. The program exits with
+//! 0 after SIGTERM or SIGINT, with 2 on an error, and with 64 on wrong usage.
 
 mod admin;
 mod bundle_endpoint;
@@ -29,7 +29,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use config::{Config, Flags, Task};
 
-/// Threads of the runtime; the control plane of a single machine mostly waits.
+/// Most threads of the runtime. The control plane of a single machine mostly waits.
 const MAX_THREADS: usize = 4;
 
 fn main() -> ExitCode {
@@ -54,13 +54,13 @@ fn start(config: Config) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let ended = runtime.block_on(run::run(config));
-    // Streams were asked to end; tasks that still wait for a client are dropped here.
+    // The streams have been asked to end. Tasks that still wait for a client are dropped here.
     runtime.shutdown_background();
     ended
 }
 
-/// Raises the limit of open files to the hard limit: each connection needs one, and the soft limit is often 1,024
-/// because of programs that use `select(2)`.
+/// Raises the limit of open files to the hard limit, because each connection needs a descriptor. The soft limit is
+/// often only 1,024, for programs that use `select(2)`.
 fn raise_descriptors() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }

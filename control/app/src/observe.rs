@@ -1,4 +1,4 @@
-//! `leno-controller observe`: the history of a cluster's mesh, in a pod of its own.
+//! `leno-controller observe`: records the history of a cluster's mesh, in its own pod.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -40,9 +40,11 @@ pub(crate) struct Observe {
     pages: Option<SocketAddr>,
 }
 
-/// Observes until SIGTERM or SIGINT. What was observed is in the file already.
+/// Observes until SIGTERM or SIGINT. At the end nothing has to be saved, because every observation is already in
+/// the file.
 pub(crate) fn run(flags: Observe) -> anyhow::Result<()> {
-    // One takes all in while the other answers; what readers ask is computed by further threads.
+    // One thread processes observations while the other one answers. Longer computations for readers run on
+    // further threads.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(async {
@@ -62,7 +64,7 @@ pub(crate) fn run(flags: Observe) -> anyhow::Result<()> {
             _ = interrupt.recv() => Ok(()),
         }
     });
-    // Policies that are being matched with pods take seconds; nothing needs the result.
+    // Matching policies with pods may still be running and takes seconds, but nothing needs the result any more.
     runtime.shutdown_background();
     ended
 }

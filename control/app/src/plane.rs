@@ -1,4 +1,4 @@
-//! The parts that serving needs, with either source.
+//! Opens the parts of the control plane that serving needs, for files or for a cluster.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::webhook::Webhook;
 mod cluster;
 mod files;
 
-/// A control plane without its server.
+/// All parts of a control plane except its server.
 pub(crate) struct Plane {
     pub(crate) authority: Arc<Authority>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) source: PlaneSource,
     pub(crate) metrics: Vec<Render>,
-    /// What `/ready?verbose` adds.
+    /// Writes what `/ready?verbose` adds.
     pub(crate) details: Vec<Render>,
     pub(crate) webhook: Option<WebhookServer>,
     /// The parts for rotating the authority of a cluster.
     pub(crate) rotation: Option<ClusterParts>,
-    /// The store of other trust domains' bundles for the next start.
+    /// The store that keeps other trust domains' bundles for the next start.
     pub(crate) bundles: DocumentStore,
 }
 
@@ -43,25 +43,25 @@ pub(crate) struct WebhookServer {
     pub(crate) webhook: Arc<Webhook>,
 }
 
-/// The source of changes.
+/// The source of changes, and the parts that follow them.
 pub(crate) struct PlaneSource {
     pub(crate) updates: mpsc::Receiver<SourceUpdate>,
-    /// The keys of token issuers that policies refer to by URL.
+    /// The keys of token issuers to which policies refer by URL.
     pub(crate) keys: KeySets,
-    /// The Secrets with such keys, in a cluster.
+    /// The Secrets with keys of token issuers; `None` outside of a cluster.
     pub(crate) secrets: Option<KeySecrets>,
-    /// Updates statuses from the same changes.
+    /// Updates the status of routes and policies after these changes; `None` outside of a cluster.
     pub(crate) statuses: Option<Arc<leno_cluster::StatusReconciler>>,
     /// The objects that the webhooks use.
     pub(crate) stored: Option<Arc<AdmissionObjects>>,
-    /// The ignored endpoints that were logged.
+    /// The ignored endpoints that were already logged.
     pub(crate) refused: RefusedLog,
     /// A task that must complete before the process ends.
     pub(crate) last: Option<JoinHandle<()>>,
 }
 
 impl Plane {
-    /// Opens the configured source. Waits for a cluster that does not answer yet.
+    /// Opens the configured source. If the API server does not answer yet, waits for it.
     pub(crate) async fn open(
         config: &Config,
         of: (&Arc<PlaneState>, &Arc<WebAuthorities>),

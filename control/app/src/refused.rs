@@ -7,15 +7,15 @@ use leno_program::Family;
 use leno_serve::PlaneState;
 use leno_types::ServiceName;
 
-/// Most services that are logged for one update of the cluster; the total number is logged, too.
+/// Most services that are logged for one update of the cluster. The total number is logged as well.
 const MAX_LOGGED: usize = 16;
 
-/// What was last logged, so that it is not repeated with every update.
+/// What was logged last, so that it is not logged again with every update.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedLog(BTreeMap<ServiceName, RefusedEndpoints>);
 
 impl RefusedLog {
-    /// Logs endpoints that are ignored now and were not before.
+    /// Logs endpoints that are ignored now and were not ignored before.
     pub(crate) fn update(&mut self, state: &PlaneState) {
         let now = state.look(|index| {
             let refused = index.refused_endpoints();

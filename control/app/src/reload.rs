@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use leno_program::Family;
 
-/// Counts of reloads. A rejected edit changes nothing else: the last good state stays.
+/// Counts reloads. After a rejected edit, the last valid documents stay in use.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
     good: AtomicU64,
@@ -16,7 +16,7 @@ pub(crate) struct Reloads {
 }
 
 impl Reloads {
-    /// Counts documents that were applied.
+    /// Counts a reload whose documents were applied.
     pub(crate) fn took(&self) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         self.good.fetch_add(1, Ordering::Relaxed);
@@ -24,13 +24,13 @@ impl Reloads {
         self.last_was_good.store(true, Ordering::Relaxed);
     }
 
-    /// Counts documents that were rejected.
+    /// Counts a reload whose documents were rejected.
     pub(crate) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         self.last_was_good.store(false, Ordering::Relaxed);
     }
 
-    /// Whether documents were applied at all.
+    /// Whether any documents were applied so far.
     pub(crate) fn loaded(&self) -> bool {
         self.good.load(Ordering::Relaxed) > 0
     }

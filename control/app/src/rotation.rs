@@ -1,5 +1,5 @@
-//! Changes the authority: uses a renewed issuer, carries out requests, and ends a phase of a rotation once every proxy
-//! has acknowledged it.
+//! Changes the certificate authority: starts using a renewed issuer, carries out operators' requests, and ends a
+//! phase of a rotation once every proxy has acknowledged it.
 //!
 //! ```text
 //!   every TICK:  request? ──► begin, abort ─┐
@@ -31,8 +31,8 @@ use progress::PhaseProgress;
 
 /// How often files are checked and reports of proxies are counted.
 const TICK: Duration = Duration::from_millis(500);
-/// How long the control plane waits after its start for proxies to connect, before it counts them. They try at least
-/// every 5 s.
+/// How long the control plane waits after its start for proxies to connect before it counts them. Proxies try to
+/// connect at least every 5 s.
 const SETTLE: Duration = Duration::from_secs(15);
 
 /// Changes the authority of a single machine.
@@ -41,22 +41,22 @@ pub(crate) struct Rotation {
     store: AuthorityDirectory,
     /// The file with the roots for verifying the control plane, if this process writes it.
     roots_file: Option<PathBuf>,
-    /// The roots that were last written.
+    /// The roots that were last written to the file.
     written: String,
     /// The directory in which the operator places an issuer.
     issuer: Option<PathBuf>,
-    /// The lifetime of workloads' certificates.
+    /// The lifetime of the certificates of workloads.
     lifetime: Duration,
-    /// Shortest duration of a phase, in which other trust domains fetch the bundle.
+    /// Shortest duration of a phase. Other trust domains must have time to fetch the bundle.
     phase_hold: Duration,
     started: Instant,
 }
 
-/// The reported state of a rotation.
+/// The state of the authority and its rotation, as it is reported.
 pub(crate) struct RotationReport {
     authority: Arc<Authority>,
     state: Arc<PlaneState>,
-    /// What a rotation waits for, besides the proxies of this process.
+    /// What a rotation waits for besides the proxies that are connected to this process.
     waits: Mutex<Vec<String>>,
     problem: Mutex<Option<String>>,
 }
@@ -207,8 +207,8 @@ impl Rotation {
         Self { roots_file, ..self }
     }
 
-    /// Runs until the process ends, on a thread of its own, because it often reads and writes files, which would block
-    /// a thread of the runtime.
+    /// Runs until the process ends, on a separate thread. It often reads and writes files, which would block a
+    /// thread of the runtime.
     pub(crate) fn start(mut self) -> std::io::Result<()> {
         let run = move || loop {
             let moved = self.step();
@@ -223,7 +223,7 @@ impl Rotation {
         self.write_roots()?;
         if let Some(request) = self.store.request()? {
             let asked = self.operator().asked(&self.shown, &request)?;
-            // `None`: the request was carried out just before an earlier process ended.
+            // `None` if an earlier process carried out the request and ended before it could record that.
             if let Some(next) = asked {
                 self.take(next)?;
             }
@@ -251,14 +251,15 @@ impl Rotation {
         Operator { issuer: self.issuer.as_deref(), lifetime: self.lifetime }
     }
 
-    /// Stores another state, then signs with it.
+    /// Stores the next state, then signs with it.
     fn take(&mut self, next: AuthorityState) -> anyhow::Result<()> {
         let place = self.store.place();
-        // Checked before it is stored, because the next start must not find an invalid state.
+        // Checked before it is stored, because the next start must not read an invalid state.
         Authority::from_state(&place, next.clone(), self.shown.authority.trust_domain())?;
         self.store.save(&next)?;
         self.shown.authority.apply(&place, next)?;
-        // Published before proxies are counted again, because their acknowledgements are for the last bundle.
+        // Published before proxies are counted again, because their acknowledgements so far are for the earlier
+        // bundle.
         self.shown.state.publish_trust(&self.shown.authority);
         self.write_roots()
     }
@@ -282,18 +283,18 @@ fn held(state: &AuthorityState, hold: Duration) -> Option<u64> {
     (state.phase != RotationPhase::Stable && left > 0).then_some(left)
 }
 
-/// The operator's input, in files or in a cluster.
+/// Reads what an operator has provided, in files or in a cluster.
 #[derive(Clone, Copy, Debug)]
 struct Operator<'a> {
     /// The directory of issuers.
     issuer: Option<&'a Path>,
-    /// How long workloads' certificates hold.
+    /// The lifetime of the certificates of workloads.
     lifetime: Duration,
 }
 
 impl Operator<'_> {
-    /// The state after a request, even if that only records its rejection; `None` if the request was carried out
-    /// already.
+    /// The state after a request, which may be only a record that the request was rejected. `None` if the request
+    /// was already carried out.
     fn asked(
         &self,
         shown: &RotationReport,
@@ -331,7 +332,8 @@ impl Operator<'_> {
         Ok(Some(AuthorityState { last_request: request.id.clone(), last_refused, ..next }))
     }
 
-    /// The state after an issuer was renewed or replaced, or after the end of a revocation.
+    /// The state after an issuer was renewed or replaced, or after a revocation has ended; `None` if nothing has
+    /// changed.
     fn given(&self, shown: &RotationReport) -> anyhow::Result<Option<AuthorityState>> {
         let trust = shown.authority.trust();
         if let Some(issuer) = self.issuer {
@@ -346,7 +348,7 @@ impl Operator<'_> {
     }
 }
 
-/// Ignores poisoning: values are only replaced as a whole.
+/// Locks a mutex. Poisoning is ignored, because values are only replaced as a whole.
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Connects the parts, and runs them until a signal arrives.
+//! Connects the parts of the control plane, and runs them until a signal arrives.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::reload::Reloads;
 use crate::rotation::{ClusterParts, Rotation, RotationReport};
 use crate::{bundle_endpoint, federation, webhook, workload_bundles};
 
-/// How long the webhooks are still served while `/ready` already fails. The API server learns within this time that
-/// this replica is ending, so no pod is rejected because of that.
+/// How long the webhooks are still served after `/ready` has begun to fail. In this time the API server stops
+/// sending reviews to this replica, so that no pod is rejected because the replica ends.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Runs the control plane until SIGTERM or SIGINT.
@@ -38,7 +38,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let authorities = Arc::new(authorities.context("--web-authorities")?);
     let plane = tokio::select! {
         plane = Plane::open(&config, (&state, &authorities), &stopped) => plane?,
-        // It waits for a cluster that does not answer, but not after a signal.
+        // Opening waits for a cluster that does not answer. A signal ends that wait.
         () = signals.any() => return Ok(()),
     };
     let Plane { authority, authenticator, mut source, mut metrics, details, .. } = plane;
@@ -78,7 +78,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     stop.send_replace(true);
     let ended = work.await;
     if let Some(last) = last {
-        // An error is a panic, which was logged.
+        // An error means that the task has panicked, which was logged.
         let _ = last.await;
     }
     if called.is_some() {
@@ -107,7 +107,8 @@ fn index_settings(config: &Config) -> IndexSettings {
     }
 }
 
-/// Serves the own trust bundle, and follows those of other trust domains. Returns a function that appends the metrics.
+/// Serves the trust bundle of this mesh, and follows those of other trust domains. Returns a function that appends
+/// the metrics.
 async fn exchange_bundles(
     config: &Config,
     (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
@@ -121,7 +122,7 @@ async fn exchange_bundles(
     Ok(vec![followed, served])
 }
 
-/// Follows additional trust bundles. Returns once they are known.
+/// Follows additional trust bundles. Returns when the first ones are in use.
 async fn trust_others(config: &Config, authority: &Arc<Authority>) {
     if let Some(address) = &config.spiffe_endpoint_socket {
         let federated = federation::of_workload_api(&config.federate);
@@ -143,7 +144,7 @@ impl Signals {
     }
 }
 
-/// Starts to rotate the authority, of a cluster or of this machine.
+/// Starts the rotation of the authority, in a cluster or on this machine.
 fn begin_rotation(
     config: &Config,
     of_cluster: Option<ClusterParts>,
@@ -211,8 +212,8 @@ async fn serve_webhook(hook: WebhookServer) -> anyhow::Result<()> {
     webhook::serve(listener, Arc::new(credentials), webhook).await
 }
 
-/// Applies documents, and serves once there were valid ones. Before that, proxies would be told that everything that
-/// they hold was removed.
+/// Applies documents, and begins to serve after the first valid ones. If it served earlier, proxies would be
+/// informed that all their resources were removed.
 async fn work(
     (server, webhook): (PlaneServer, Option<WebhookServer>),
     mut source: PlaneSource,
@@ -222,7 +223,7 @@ async fn work(
     while !reloads.loaded() {
         tokio::select! {
             update = source.updates.recv() => source.take_first(update, state, reloads).await?,
-            // If the sender was dropped, the process is ending, too.
+            // If the sender was dropped, the process is ending.
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
         }
     }
@@ -250,7 +251,7 @@ async fn work(
     }
 }
 
-/// The Secrets with token keys that have changed.
+/// Waits until Secrets with keys of token issuers change, and returns the changes.
 async fn secrets_changed(secrets: &mut Option<KeySecrets>) -> Vec<ObjectChange> {
     match secrets {
         Some(secrets) => secrets.changed().await,
@@ -259,7 +260,8 @@ async fn secrets_changed(secrets: &mut Option<KeySecrets>) -> Vec<ObjectChange> 
 }
 
 impl PlaneSource {
-    /// Applies the first documents, with the Secrets that their policies refer to. Nothing is served yet.
+    /// Applies the first documents, together with the Secrets to which their policies refer. Serving starts after
+    /// this.
     async fn take_first(
         &mut self,
         mut update: Option<SourceUpdate>,

@@ -9,13 +9,13 @@ use leno_resources::Object;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// Longest wait for a namespace in a review that the watch has not delivered yet.
+/// How long to wait for the namespace in a review if the watch has not reported it yet.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// How long a pod with a forbidden setting waits for an exemption that may have been stored just before it.
+/// How long a pod with a forbidden setting waits for an exemption, which may have been stored just before the pod.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The objects, which all reviews share.
+/// The stored objects. All reviews share them.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionObjects {
     stored: Mutex<StoredObjects>,
@@ -23,7 +23,7 @@ pub(crate) struct AdmissionObjects {
 }
 
 impl AdmissionObjects {
-    /// Applies changes.
+    /// Applies changes that watches have reported.
     pub(crate) fn note(&self, changes: &[ObjectChange]) {
         let mut stored = self.stored();
         for change in changes {
@@ -41,7 +41,7 @@ impl AdmissionObjects {
         self.stored().neighbours(review)
     }
 
-    /// The context of a review's pod. `None` if its namespace stays unknown for a while.
+    /// The context of the pod in a review; `None` if its namespace is still unknown after [`WAIT`].
     pub(crate) async fn enclosing(&self, review: &AdmissionReview) -> Option<PodContext> {
         let enclosing = timeout(WAIT, self.found(review, |_| true)).await.ok()?;
         if enclosing.suits(&review.object) {
@@ -51,7 +51,7 @@ impl AdmissionObjects {
         Some(exempt.unwrap_or(enclosing))
     }
 
-    /// Waits until the context of a pod is known and satisfies the condition.
+    /// Waits until the context of a pod is known and satisfies `enough`, or the time is over.
     async fn found(
         &self,
         review: &AdmissionReview,
@@ -60,7 +60,7 @@ impl AdmissionObjects {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Enabled before the look-up, so that no change is missed.
+            // Enabled before the objects are read, so that no change is missed.
             changed.as_mut().enable();
             let enclosing = self.stored().enclosing(review);
             if let Some(enclosing) = enclosing.filter(&is_wanted) {
@@ -71,7 +71,7 @@ impl AdmissionObjects {
     }
 
     fn stored(&self) -> MutexGuard<'_, StoredObjects> {
-        // Ignores poisoning: entries are inserted and removed as a whole.
+        // Poisoning is ignored, because entries are inserted and removed as a whole.
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,32 +25,33 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::stored::AdmissionObjects;
 
-/// Where pods are reviewed.
+/// The path for reviews of pods.
 const INJECT: &str = "/inject";
-/// Where objects of the mesh are reviewed.
+/// The path for reviews of objects of the mesh.
 const VALIDATE: &str = "/validate";
 
-/// Most connections at a time. The API server opens one for each review in progress (it uses HTTP/1.1 for webhooks), so
-/// even while 200 objects are applied at once there is room for pods.
+/// Most connections at a time. The API server opens one for each review in progress (it uses HTTP/1.1 for
+/// webhooks), so reviews of pods have room even while 200 objects are applied at once.
 const MAX_CONNECTIONS: usize = 512;
-/// Most connections of one address: any pod may connect here, and no pod can be created while the API server cannot
-/// connect.
+/// Most connections from one address. Any pod may connect here, and while the API server cannot connect, no pod
+/// can be created.
 const MAX_OF_ADDRESS: usize = 320;
-/// Largest body, in bytes, that is read without waiting for a turn. Pods have a few KiB; the bodies of all connections
-/// together have at most 64 MiB.
+/// Largest body, in bytes, that is read without waiting for a permit. Bodies of pods have a few KiB. The small
+/// bodies of all connections together have at most 64 MiB.
 const SMALL_BODY: u64 = 128 << 10;
-/// Longest time to receive a body; the API server is near.
+/// Longest time to receive a body. The API server is close by.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest review, in bytes: the API server's own limit for a request (3 MiB), twice for an update, and some overhead.
+/// Largest review, in bytes: twice the API server's own limit for a request (3 MiB), because an update contains
+/// two objects, and some overhead.
 const MAX_BODY: usize = 7 << 20;
 /// Longest wait for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for the first request of a connection.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest silence before the head of a request is complete. It is longer than the 90 s after which the API server
-/// closes an idle connection; if this side closed first, a review could be lost.
+/// closes an idle connection. If this server closed it first, a review could be lost.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(100);
-/// Longest time for a review, including the wait for its turn; the API server waits for 10 s.
+/// Longest time for a review, including its wait in the queue. The API server waits for 10 s.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The state of the webhooks.
@@ -64,17 +65,18 @@ pub(crate) struct Webhook {
     ending: AtomicBool,
 }
 
-/// The bounds for one kind of review. Each kind has its own, so that kinds do not wait for each other.
+/// The bounds for one kind of review. Each kind has separate bounds, so that kinds do not wait for each other.
 struct ReviewLane {
-    /// Reviews in progress. A permit is held until the work ends, even if its answer is no longer wanted.
+    /// Limits reviews in progress. A permit is held until the work ends, even if the caller no longer waits for
+    /// the answer.
     turns: Arc<Semaphore>,
-    /// Reviews that wait for a turn. When it is full, further ones are rejected at once.
+    /// Limits reviews that wait for a permit of `turns`. When it is full, further reviews are rejected at once.
     queue: Semaphore,
-    /// Bodies larger than [`SMALL_BODY`] that are in memory.
+    /// Limits bodies in memory that are larger than [`SMALL_BODY`].
     large: Semaphore,
 }
 
-/// The results of one kind of review.
+/// Counts the results of one kind of review.
 #[derive(Debug, Default)]
 struct Counts {
     changed: AtomicU64,
@@ -84,9 +86,9 @@ struct Counts {
     busy: AtomicU64,
 }
 
-/// The secret paths that only the API server knows. Any pod may connect here; reviews of other callers have bounds of
-/// their own, and the answers of `/validate` to them reveal nothing about the cluster. After an installation the API
-/// server uses `/inject` and `/validate` until the leader has written the secret paths.
+/// The secret paths, by which the API server proves its identity. Any pod can connect here, but reviews on other
+/// paths have separate bounds, and answers on `/validate` reveal nothing about the cluster. After an installation,
+/// the API server uses `/inject` and `/validate` until the leader has written the secret paths.
 pub(crate) struct ProvenPaths {
     pub(crate) inject: String,
     pub(crate) validate: String,
@@ -105,7 +107,7 @@ enum ReviewKind {
     Unproven,
 }
 
-/// When dropped, tells work on another thread that its answer is no longer wanted.
+/// Dropping this signals to work on another thread that its answer is no longer wanted.
 #[derive(Debug, Default)]
 struct Cancel(Arc<AtomicBool>);
 
@@ -149,7 +151,7 @@ impl Webhook {
         }
     }
 
-    /// From now on connections end after their next response, so that the API server connects to other replicas.
+    /// Makes every connection end after its next response, so that the API server connects to other replicas.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
@@ -212,9 +214,9 @@ impl Webhook {
         }
     }
 
-    /// The kind of review of a path.
+    /// The kind of review that a path stands for.
     fn kind(&self, path: &str) -> Option<ReviewKind> {
-        // In constant time, so that the time does not reveal how much of the path is right.
+        // Compared in constant time, so that the duration does not reveal how much of a path is right.
         let is = |own: &str| verify_slices_are_equal(path.as_bytes(), own.as_bytes()).is_ok();
         match path {
             INJECT => Some(ReviewKind::UnprovenInject),
@@ -225,7 +227,7 @@ impl Webhook {
         }
     }
 
-    /// Reads the whole body. A client that sends a large body slowly does not delay small ones.
+    /// Reads the whole body. A slow large body does not delay small ones.
     async fn read(&self, lane: &ReviewLane, body: Incoming) -> Result<Bytes, Failure> {
         let declared = body.size_hint().exact();
         if declared.is_some_and(|length| length > MAX_BODY as u64) {
@@ -257,7 +259,8 @@ impl Webhook {
         let turn = lane.turn().await?;
         let review = AdmissionReview::parse(&body)?;
         drop((body, turn));
-        // Without holding a turn, so that a review of a namespace that does not exist does not delay others.
+        // No permit is held in this wait, so that a review for a namespace that does not exist does not delay
+        // others.
         let enclosing = self.stored.enclosing(&review).await;
         let enclosing = enclosing.ok_or_else(|| Failure::Namespace(review.namespace.clone()))?;
         let _turn = lane.turn().await?;
@@ -266,8 +269,8 @@ impl Webhook {
         Ok((answer, text))
     }
 
-    /// Checks an object on another thread, because it may be large. The thread holds the turn, and stops soon after
-    /// this future is dropped.
+    /// Checks an object on another thread, because it may be large. The thread holds the permit, and stops soon
+    /// after this future is dropped.
     async fn judged(
         &self,
         kind: ReviewKind,
@@ -298,7 +301,7 @@ impl Webhook {
 }
 
 impl ProvenPaths {
-    /// Derives the paths from the authority's webhook secret.
+    /// Derives the paths from the secret that the authority has for webhooks.
     pub(crate) fn new(secret: &str) -> Self {
         Self { inject: format!("{INJECT}/{secret}"), validate: format!("{VALIDATE}/{secret}") }
     }
@@ -306,7 +309,7 @@ impl ProvenPaths {
 
 impl ReviewLane {
     fn new(kind: ReviewKind) -> Self {
-        // Reviews in progress, waiting reviews, and large bodies in memory.
+        // The limits of reviews in progress, waiting reviews, and large bodies in memory.
         let (turns, queue, large) = match kind {
             ReviewKind::Inject => (16, 256, 4),
             ReviewKind::UnprovenInject => (8, 256, 2),
@@ -320,13 +323,13 @@ impl ReviewLane {
         }
     }
 
-    /// Waits for the turn of one review.
+    /// Waits for a permit for one review.
     async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
         if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
             return Ok(turn);
         }
         let _queued = self.queue.try_acquire().map_err(|_| Failure::Busy)?;
-        // The semaphore is never closed.
+        // Acquiring cannot fail, because the semaphore is never closed.
         Arc::clone(&self.turns).acquire_owned().await.map_err(|_| Failure::Timeout)
     }
 }

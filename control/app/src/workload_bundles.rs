@@ -15,11 +15,12 @@ use tokio::time::sleep;
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-/// The wait between attempts. It is fixed, because the server is on this machine and has one caller here.
+/// The wait between two attempts. It does not grow, because the server is on this machine and this is its only
+/// caller in the process.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Follows the bundle of the authority's trust domain until the process ends. Returns once the first bundle is in
-/// use: if the control plane served before, proxies would forget these roots and refuse their peers.
+/// use. If the control plane served earlier, proxies would drop these roots and reject their peers.
 pub(crate) async fn follow(
     address: WorkloadApiAddress,
     authority: Arc<Authority>,
@@ -28,14 +29,14 @@ pub(crate) async fn follow(
     let (known, mut is_known) = watch::channel(false);
     let follower = WorkloadBundlesFollower { address, authority, federated, known };
     tokio::spawn(follower.run());
-    // The task ends only with the runtime.
+    // The task ends only when the runtime does.
     let _ended = is_known.wait_for(|known| *known).await;
 }
 
 struct WorkloadBundlesFollower {
     address: WorkloadApiAddress,
     authority: Arc<Authority>,
-    /// Other trust domains whose bundles the stream should also bring.
+    /// Other trust domains whose bundles the stream must also contain.
     federated: Vec<TrustDomain>,
     known: watch::Sender<bool>,
 }
@@ -46,7 +47,7 @@ impl WorkloadBundlesFollower {
         loop {
             let Err(error) = self.take_all(&mut said).await;
             let error = format!("{error:#}");
-            // Logged once for each reason, not once a second.
+            // Logged only when the reason changes, because attempts are made every second.
             if error != said {
                 let is_known = *self.known.borrow();
                 tracing::error!(
@@ -60,7 +61,7 @@ impl WorkloadBundlesFollower {
         }
     }
 
-    /// Uses the bundles that one stream brings, until the stream ends.
+    /// Uses the bundles that a stream delivers, until the stream ends.
     async fn take_all(&self, said: &mut String) -> anyhow::Result<Infallible> {
         let mut bundles = Bundles::open(&self.address).await?;
         let domain = self.authority.trust_domain();
@@ -70,7 +71,7 @@ impl WorkloadBundlesFollower {
             tracing::info!(roots = own.len(), "trust bundle taken from the Workload API");
             self.authority.trust_others(own)?;
             for domain in &self.federated {
-                // The own bundle does not wait for that of a partner.
+                // A missing bundle of a partner does not delay the mesh's own bundle.
                 match self.roots(&mut all, domain) {
                     Ok(roots) => self.authority.federate(domain, roots),
                     Err(error) => {
@@ -84,7 +85,7 @@ impl WorkloadBundlesFollower {
         }
     }
 
-    /// The roots of a trust domain. It is an error if there are none.
+    /// The roots of a trust domain in these bundles; an error if there are none.
     fn roots(
         &self,
         all: &mut BTreeMap<TrustDomain, Result<Vec<Vec<u8>>, &'static str>>,
@@ -105,7 +106,7 @@ impl WorkloadBundlesFollower {
     }
 }
 
-/// Whether proxies can use all of these roots.
+/// Checks that proxies can use all of these roots.
 pub(crate) fn check(roots: &[Vec<u8>]) -> anyhow::Result<()> {
     for root in roots {
         let bytes = root.len();

@@ -1,4 +1,4 @@
-//! The mesh's authority, kept in a Secret that all replicas read.
+//! Keeps the mesh's certificate authority in a Secret that all replicas read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,21 +19,22 @@ use tokio::time::timeout;
 
 use crate::reconcile::{Reconciler, run};
 
-/// The Secret's name; its namespace is the control plane's.
+/// The name of the Secret. It is in the control plane's namespace.
 pub const SECRET: &str = "leno-ca";
 
-/// The key of the Secret with the authority's whole state.
+/// The field of the Secret with the authority's whole state.
 const STATE: &str = "authority.json";
-/// The key of the signing certificate after any rotation under way, for replicas of a release that does not know
-/// the state. Such a release has written only this and the private key.
+/// The fields of the Secret with the signing certificate and its key, as they will be after any rotation under
+/// way. They are for replicas of an earlier release, which does not read or write the state.
 const CERTIFICATE: &str = "ca.pem";
 const KEY: &str = "ca-key.pem";
-/// The pause after the API server did not answer or refused. Without an authority, the replica can do nothing else.
+/// The pause after the API server has not answered or has refused. Without an authority, the replica cannot do
+/// anything else.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Why the Secret gives no authority. Reading it again does not help.
+/// Why the Secret cannot be used as an authority. Reading it again would not help.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The Secret exists, but a field is missing.
@@ -46,7 +47,7 @@ pub enum AuthorityError {
         /// The missing field.
         field: &'static str,
     },
-    /// The content of the Secret is no authority of this mesh.
+    /// The content of the Secret is not an authority of this mesh.
     #[error("the Secret {namespace}/{SECRET} cannot be used")]
     Open {
         /// The namespace of the Secret.
@@ -57,14 +58,15 @@ pub enum AuthorityError {
     },
 }
 
-/// Follows the Secret, keeps it in existence, and signs with its content. A replica that started without the Secret
-/// would sign with another authority, and half of the mesh would not trust the other half.
+/// Follows the Secret, creates it again if it is deleted, and makes this replica sign with its content. A replica
+/// that did not follow a Secret that was created again would sign with another authority than the rest, and half
+/// of the mesh would not trust the other half.
 pub struct AuthorityReconciler {
     secrets: Api<Secret>,
     namespace: String,
     authority: Arc<Authority>,
     current: Arc<AtomicBool>,
-    /// The state in the Secret; `None` if its content is no authority.
+    /// The state in the Secret; `None` if its content is not a valid authority.
     found: Reflection<(), Option<AuthorityState>>,
     stored: watch::Sender<Option<Stored>>,
 }
@@ -74,11 +76,13 @@ pub struct AuthorityReconciler {
 struct Stored {
     version: String,
     state: AuthorityState,
-    /// Whether the certificate and key beside the state differ from it. Nothing reads them then.
+    /// Whether the certificate and key for earlier releases were edited and so differ from the state. The edit has
+    /// no effect.
     edited: bool,
 }
 
-/// Where the leader stores the next state. All replicas, the leader included, sign with it once they observe it.
+/// The Secret, in which the leader stores the next state. All replicas, including the leader, sign with it once
+/// they observe it.
 pub struct AuthorityStore {
     secrets: Api<Secret>,
     place: PathBuf,
@@ -88,7 +92,7 @@ pub struct AuthorityStore {
 /// Why the next state was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The next state would be no valid authority.
+    /// The next state is not a valid authority.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The API server refused.
@@ -102,9 +106,9 @@ pub enum StoreError {
 /// The result of opening a Secret that was read or created.
 type Opened = Result<Authority, AuthorityError>;
 
-/// The authority in the Secret of a namespace. If there is no Secret, creates one: with a new root, or with the
-/// issuer in the directory `issuer`. If several replicas do so at once, the Secret of the first one is used by all. If
-/// the API server does not answer or does not permit it yet, tries again without end.
+/// Reads the authority from the Secret in a namespace. If there is no Secret, creates one, with a new root or with
+/// the issuer in the directory `issuer`. If several replicas do so at once, all use the Secret of the first one.
+/// While the API server does not answer or does not permit this, tries again without end.
 ///
 /// # Errors
 /// [`AuthorityError`] if the content of the Secret or the directory is not usable. Neither is changed.
@@ -129,7 +133,7 @@ pub async fn authority(
                 };
                 return Ok((authority, reconciler));
             }
-            // Another replica created it first: the next attempt reads it.
+            // Another replica created the Secret first. The next attempt reads it.
             Ok(None) => {}
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
@@ -145,7 +149,7 @@ pub async fn authority(
     }
 }
 
-/// One attempt; `None` if another replica created the Secret first.
+/// Tries once to create the Secret; `None` if another replica has created it first.
 async fn attempt(
     secrets: &Api<Secret>,
     namespace: &str,
@@ -181,8 +185,8 @@ async fn attempt(
 }
 
 impl AuthorityReconciler {
-    /// Returns a function that appends, as Prometheus text, whether the Secret holds the state with which this
-    /// replica signs.
+    /// Returns a function that appends, as Prometheus text, whether this replica signs with the state in the
+    /// Secret.
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + use<> {
         let current = Arc::clone(&self.current);
         move |text| {
@@ -193,7 +197,7 @@ impl AuthorityReconciler {
         }
     }
 
-    /// Where the leader stores the next state.
+    /// The store for the next state, which the leader writes.
     pub fn store(&self) -> AuthorityStore {
         let (secrets, stored) = (self.secrets.clone(), self.stored.subscribe());
         AuthorityStore { secrets, place: place(&self.namespace), stored }
@@ -204,14 +208,14 @@ impl AuthorityReconciler {
         run(self).await;
     }
 
-    /// Signs with the state that was found, and reports whether that was possible.
+    /// Makes this replica sign with the state that was found, and records whether that was possible.
     fn follow(&self) {
         let Some(found) = self.found.values().get(&()) else { return };
         let trust = self.authority.trust();
         let same = match found {
             None => false,
             Some(found) if found == trust.state() => true,
-            // A replica of a release that does not know the state created the Secret again.
+            // The Secret was created again by a replica of an earlier release, which does not write the state.
             Some(found) if found.since_unix_s == 0 => {
                 found.to.certificates == trust.state().to.certificates
             }
@@ -240,8 +244,8 @@ impl AuthorityReconciler {
 }
 
 impl AuthorityStore {
-    /// Stores the next state, and returns whether it did. It stores nothing if the Secret does not exist, or has
-    /// changed since it was last observed; the watch is about to report that change.
+    /// Stores the next state, and returns whether it was stored. It is not stored if the Secret does not exist, or
+    /// if it has changed since it was last observed; the watch will report that change.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -250,7 +254,7 @@ impl AuthorityStore {
         next: &AuthorityState,
         trust_domain: &TrustDomain,
     ) -> Result<bool, StoreError> {
-        // Checked before it is stored: the next start must not find a state that cannot be used.
+        // Checked before it is stored, because the next start must not read a state that cannot be used.
         Authority::from_state(&self.place, next.clone(), trust_domain)?;
         let Some(Stored { version, .. }) = self.stored.borrow().clone() else { return Ok(false) };
         let mut secret = secret(next);
@@ -334,7 +338,7 @@ impl Reconciler for AuthorityReconciler {
                 self.follow();
                 true
             }
-            // Another replica created it first, and the watch is about to report it.
+            // Another replica has just created it, and the watch will report it.
             Err(error) if is_status(&error, 409) => false,
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
@@ -385,8 +389,8 @@ fn state_of(secret: &Secret, namespace: &str) -> Result<AuthorityState, Authorit
     Ok(AuthorityState::stable(pair, 0))
 }
 
-/// Whether the certificate and key in a Secret differ from those of its state. Without a state they are the
-/// authority.
+/// Whether the certificate and key in a Secret differ from those of its state. If the Secret has no state, they
+/// are the authority themselves.
 fn is_edited(secret: &Secret, state: &AuthorityState) -> bool {
     let field =
         |name: &str| secret.data.as_ref().and_then(|data| Some(data.get(name)?.0.as_slice()));
@@ -415,7 +419,7 @@ mod tests {
             assert_eq!(state_of(&edited, "leno-system").unwrap(), state);
             assert!(is_edited(&edited, &state), "an edit of {field} alone is noticed");
         }
-        // As an earlier release would have written it.
+        // Turns the Secret into one that an earlier release would have written.
         kept.data.as_mut().unwrap().remove(STATE);
         let earlier = state_of(&kept, "leno-system").unwrap();
         assert_eq!((&earlier.to, earlier.since_unix_s), (&made, 0));

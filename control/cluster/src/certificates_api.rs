@@ -1,4 +1,4 @@
-//! The kinds for pods in Kubernetes' certificates API. API servers serve them by default from Kubernetes 1.37 on.
+//! The kinds for pods in Kubernetes' certificates API. API servers serve these by default since Kubernetes 1.37.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use leno_kube::api::{ApiResource, GroupVersionKind};
 use leno_kube::{Client, Error, is_status};
 use tokio::time::sleep;
 
-/// The signer's name. A client that has the right to sign for it may issue certificates, and one with the
-/// right to attest for it may publish roots.
+/// The signer's name. A client with the right to sign for it may issue certificates, and one with the right to
+/// attest for it may publish roots.
 pub(crate) const SIGNER: &str = "leno.dev/identity";
 
 const GROUP: &str = "certificates.k8s.io";
-/// The pause before the API server is asked again whether it serves a kind. It begins to when it is restarted with
-/// other flags.
+/// The pause before the API server is asked again whether it serves a kind. It may serve the kind after a restart
+/// with other flags.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// A kind.
+/// A kind of the certificates API.
 pub(crate) struct CertificatesKind {
     pub(crate) kind: &'static str,
     pub(crate) plural: &'static str,
-    /// The versions that have the fields that are needed, the newest first.
+    /// The versions of the kind that have all needed fields, the newest first.
     pub(crate) versions: &'static [&'static str],
-    /// What an operator does so that the API server serves the kind.
+    /// What an operator can do to make the API server serve the kind.
     pub(crate) remedy: &'static str,
 }
 
@@ -42,7 +42,7 @@ impl CertificatesKind {
         Ok(None)
     }
 
-    /// Waits until the API server serves the kind. Calls `unserved` each time it turns out that it does not.
+    /// Waits until the API server serves the kind. Calls `unserved` whenever a check shows that it does not.
     pub(crate) async fn wait(&self, client: &Client, unserved: impl Fn()) -> ApiResource {
         let mut logged = String::new();
         loop {

@@ -1,7 +1,8 @@
-//! Keeps what replicas have fetched (the keys of tokens, and trust bundles of other trust domains) in Secrets, for
-//! replicas that start. Otherwise a control plane that starts while an issuer is unreachable would deny what the
-//! issuer's keys permit. The documents are not secret. But a client that may write them decides which tokens and certificates
-//! are accepted, and fewer accounts may write Secrets than `ConfigMap`s.
+//! Keeps documents that replicas have fetched (keys of tokens, and trust bundles of other trust domains) in
+//! Secrets, for replicas that start later. Otherwise a control plane that starts while an issuer is unreachable
+//! could not verify the issuer's tokens. The documents are not confidential. They are in Secrets and not in
+//! `ConfigMap`s because fewer accounts may write Secrets, and a client that could change the documents would
+//! decide which tokens and certificates are accepted.
 //!
 //! ```text
 //!  each replica that starts ◄── Secret ◄── the replica that leads, what it has fetched
@@ -26,20 +27,20 @@ use tokio::time::{interval, timeout};
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 
-/// The Secret with key sets.
+/// The name of the Secret with key sets.
 pub const KEYS: &str = "leno-keys";
-/// The Secret with trust bundles.
+/// The name of the Secret with trust bundles.
 pub const BUNDLES: &str = "leno-bundles";
 
 /// The field manager of these Secrets.
 const FIELD_MANAGER: &str = "leno-controller";
-/// Most bytes in one of the Secrets, names included. The API server accepts 1 MiB.
+/// Most bytes in one of the Secrets, including names. The API server accepts 1 MiB.
 const MAX_BYTES: usize = 960 * 1024;
-/// Pause after the API server did not answer.
+/// The pause after the API server has not answered.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How often the leader looks for documents that no configuration has wanted for long.
+/// How often the leader looks for stored documents that no configuration has wanted for a long time.
 const SWEEP: Duration = Duration::from_mins(1);
 
 /// The documents of a Secret, by name.
@@ -56,7 +57,8 @@ pub struct FetchedReconciler {
 struct FetchedSecret {
     name: &'static str,
     documents: SharedDocuments,
-    /// How many documents are stored, and how many found no room. Both are 0 while this replica does not lead.
+    /// How many documents are stored, and for how many there is no room. Both are 0 while this replica does not
+    /// lead.
     stored: AtomicUsize,
     left_out: AtomicUsize,
 }
@@ -70,20 +72,20 @@ struct Observed<'a> {
 #[derive(Default)]
 struct ObservedSecret {
     found: Reflection<(), Documents>,
-    /// Names of fields that another client wrote: server-side apply does not remove them.
+    /// Names of fields that another client has written. Server-side apply does not remove these.
     foreign: BTreeSet<String>,
 }
 
 enum Observation {
     Secret(usize, Box<WatchReport<Secret>>),
-    /// This replica has fetched something.
+    /// This replica has fetched a document.
     Fetched,
-    /// It is time to look for documents that nothing wants.
+    /// It is time to look for stored documents that no configuration uses any more.
     Sweep,
 }
 
 impl FetchedReconciler {
-    /// Reads the stored documents. If the API server does not answer, tries again without end.
+    /// Reads the stored documents. While the API server does not answer, tries again without end.
     pub async fn open(client: Client, namespace: &str) -> Self {
         let secrets: Api<Secret> = Api::namespaced(client, namespace);
         let keys = FetchedSecret::open(&secrets, KEYS).await;
@@ -92,14 +94,14 @@ impl FetchedReconciler {
         Self { secrets, all: [keys, bundles], written, failed }
     }
 
-    /// The key sets.
+    /// The stored key sets.
     #[must_use]
     pub fn keys(&self) -> SharedDocuments {
         let [keys, _] = &self.all;
         keys.documents.clone()
     }
 
-    /// The trust bundles.
+    /// The stored trust bundles.
     #[must_use]
     pub fn bundles(&self) -> SharedDocuments {
         let [_, bundles] = &self.all;
@@ -155,22 +157,22 @@ impl FetchedSecret {
     }
 }
 
-/// The documents in a Secret; none if it does not exist. The Secret is listed, because the control plane has the
-/// right to list it.
+/// The documents in a Secret; none if it does not exist. The Secret is read by a list request, because the control
+/// plane only has the right to list it.
 async fn read(secrets: &Api<Secret>, name: &str) -> Result<Documents, leno_kube::Error> {
     let selection = ListParams::default().fields(&format!("metadata.name={name}"));
     Ok(secrets.list(&selection).await?.items.into_iter().next().map(documents).unwrap_or_default())
 }
 
-/// The documents in a Secret. Values that are not text were not written by a control plane, and are ignored.
+/// The documents in a Secret. A value that is not text is ignored, because no control plane has written it.
 fn documents(secret: Secret) -> Documents {
     let all = secret.data.unwrap_or_default().into_iter();
     all.filter_map(|(name, ByteString(text))| Some((name, String::from_utf8(text).ok()?))).collect()
 }
 
-/// Chooses the documents to store: small documents first, so that a large one does not crowd out others, and last
-/// those that nothing wants now, of which a tenant can leave many behind. Also returns how many documents found no
-/// room.
+/// Chooses the documents to store. Small documents come first, so that a large one does not displace others.
+/// Documents that nothing wants at present come last, because a tenant can leave many of them behind. Also returns
+/// for how many documents there is no room.
 fn fit(
     wanted: &DesiredDocuments,
     (stored, unwanted): (&Documents, &BTreeSet<String>),
@@ -198,7 +200,7 @@ fn fit(
 }
 
 impl Observed<'_> {
-    /// The documents that the Secret should have, if it has others.
+    /// The documents that the Secret should contain; `None` if it contains exactly these.
     fn due(&self, nth: usize) -> Option<Documents> {
         let (secret, observed) = (self.own.all.get(nth)?, self.secrets.get(nth)?);
         if !observed.found.is_complete() {
@@ -222,7 +224,7 @@ impl Observed<'_> {
         differs.then_some(next)
     }
 
-    /// Writes a Secret; returns whether that succeeded.
+    /// Writes a Secret, and returns whether that succeeded.
     async fn write(&mut self, nth: usize, next: &Documents) -> bool {
         let (Some(of), Some(observed)) = (self.own.all.get(nth), self.secrets.get_mut(nth)) else {
             return false;
@@ -327,7 +329,7 @@ impl Drop for Observed<'_> {
 /// Yields an item for each change.
 fn changes(wanted: watch::Receiver<DesiredDocuments>) -> BoxStream<'static, ()> {
     stream::unfold(wanted, |mut wanted| async move {
-        // The sender lives as long as the process.
+        // The sender lives as long as the process, so this ends only with it.
         wanted.changed().await.ok().map(|()| ((), wanted))
     })
     .boxed()
@@ -353,8 +355,8 @@ mod tests {
         assert_eq!((fitting, left_out), (named(&[("b", 4), ("c", 3)]), 1));
         let exact = named(&[("a", MAX_BYTES - 5), ("c", 3)]);
         assert_eq!(fit(&wanted(exact.clone()), (&Documents::new(), &none)), (exact, 0));
-        // A wanted document that this replica has not fetched stays as it is stored; one that is not wanted does
-        // not.
+        // A stored document that is wanted but that this replica has not fetched is kept. A document that is not
+        // wanted is dropped.
         let claimed = [("a".to_owned(), None), ("d".to_owned(), None)].into();
         let stored = named(&[("a", 1), ("b", 1)]);
         assert_eq!(fit(&claimed, (&stored, &none)), (named(&[("a", 1)]), 0));

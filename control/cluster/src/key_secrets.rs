@@ -1,5 +1,5 @@
-//! Secrets with keys of tokens, each named by a policy of the same namespace. By default the control plane may read
-//! none of them: a Role in the namespace grants it the right, for this one Secret.
+//! Follows Secrets with keys of tokens. Each is named by a policy of the same namespace. By default the control
+//! plane may read none of them; a Role in the namespace must grant it the right to read this one Secret.
 //!
 //! ```text
 //!  policies ──► note ──► a watch of each Secret ──► its keys ──► changes, before the first policies and whenever they change
@@ -21,18 +21,18 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// Most Secrets that are followed: each needs a watch.
+/// Most Secrets that are followed. Each needs a separate watch.
 const MAX_SECRETS: usize = 256;
-/// Most Secrets of one namespace, so that no tenant uses up the places of others.
+/// Most Secrets of one namespace that are followed, so that one tenant cannot use up all slots.
 const MAX_OF_NAMESPACE: usize = 32;
 /// How long the first policies wait for the Secrets that they name. Proxies still have the keys of the control
-/// plane's last run, and must not lose them even for a moment.
+/// plane's last run, which they must not lose even for a moment.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
-/// The longest wait before a Secret is requested again. Each Secret that the control plane may not read costs a
-/// refused request each time.
+/// The longest wait between requests for a Secret. Each Secret that the control plane may not read costs one
+/// refused request in this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// For how long the keys of a Secret that was read before stay valid once the API server refuses to show it. An API
-/// server that is starting may refuse what it permits otherwise.
+/// How long the keys of a Secret stay valid after the API server has begun to refuse it. An API server that is
+/// starting may refuse requests that it otherwise permits.
 const REFUSED: Duration = Duration::from_mins(1);
 /// Most answers of watches that wait in the channel.
 const ANSWERS: usize = 64;
@@ -50,9 +50,9 @@ pub struct KeySecrets {
 struct FollowedSecret {
     task: AbortHandle,
     state: SecretState,
-    /// Since when the API server refuses to show it.
+    /// Since when the API server refuses to show the Secret.
     refused: Option<Instant>,
-    /// Whether its keys were passed on, and are valid.
+    /// Whether the Secret's keys were passed on and are still valid.
     is_held: bool,
 }
 
@@ -80,16 +80,16 @@ struct SecretAnswer {
 
 /// What a watch found.
 enum SecretEvent {
-    /// The Secret, without anything but keys, or that there is none.
+    /// The Secret with nothing but its keys, or that the Secret does not exist.
     Change(Box<ObjectChange>),
     /// Nothing changed.
     Same,
-    /// The Secret cannot be read; `is_refused` is true if the control plane has no right to.
+    /// The Secret cannot be read; `is_refused` is whether the control plane has no right to read it.
     Failure { is_refused: bool },
 }
 
 impl KeySecrets {
-    /// Follows no Secret yet.
+    /// Creates this without any Secret to follow.
     #[must_use]
     pub fn new(client: Client) -> Self {
         let (policies, followed) = (BTreeMap::new(), BTreeMap::new());
@@ -102,9 +102,9 @@ impl KeySecrets {
         move |text| counts.render(text)
     }
 
-    /// Follows the Secrets that the policies among these changes name, and stops following those that no policy
-    /// names any more. The keys of the latter are no longer valid: the returned changes remove them, and must be
-    /// applied together with `changes`.
+    /// Follows the Secrets that policies in `changes` name, and stops following those that no policy names any
+    /// more. The keys of the latter are no longer valid: the returned changes remove them, and must be applied
+    /// together with `changes`.
     #[must_use]
     pub fn note(&mut self, changes: &[ObjectChange]) -> Vec<ObjectChange> {
         let mut differs = false;
@@ -127,8 +127,8 @@ impl KeySecrets {
         if differs { self.follow() } else { Vec::new() }
     }
 
-    /// Waits until the API server has answered for each Secret, for [`FIRST_ANSWER`] at most. Returns the Secrets
-    /// that exist.
+    /// Waits until the API server has answered for each Secret, but at most for [`FIRST_ANSWER`]. Returns the
+    /// Secrets that exist.
     pub async fn first(&mut self) -> Vec<ObjectChange> {
         let latest = Instant::now() + FIRST_ANSWER;
         let mut changes = Vec::new();
@@ -142,10 +142,10 @@ impl KeySecrets {
         changes
     }
 
-    /// Waits until a Secret changes. Cancel safe.
+    /// Waits until a Secret changes. Cancel safe: no change is lost if the future is dropped.
     pub async fn changed(&mut self) -> Vec<ObjectChange> {
         loop {
-            // `self` holds a sender, so that the channel never closes.
+            // The channel never closes, because `self` holds a sender.
             let Some(answer) = self.answers.1.recv().await else { continue };
             if let Some(change) = self.take(answer) {
                 return vec![change];
@@ -154,12 +154,12 @@ impl KeySecrets {
     }
 
     fn take(&mut self, SecretAnswer { secret, found }: SecretAnswer) -> Option<ObjectChange> {
-        // The answer may be of a Secret that no policy names any more.
+        // The answer may be about a Secret that no policy names any more.
         let one = self.followed.get_mut(&secret)?;
         let change = match found {
             SecretEvent::Failure { is_refused } => {
                 one.state = SecretState::Unread;
-                // If the API server does not answer at all, the last keys stay valid.
+                // If the API server does not answer at all, the last keys stay valid without a time limit.
                 one.refused = is_refused.then(|| one.refused.unwrap_or_else(Instant::now));
                 let has_ended = one.refused.is_some_and(|since| since.elapsed() >= REFUSED);
                 has_ended.then_some(ObjectChange::Delete(secret))
@@ -172,7 +172,7 @@ impl KeySecrets {
                 }
             }
         };
-        // The end of its keys is reported once.
+        // That the keys are no longer valid is reported only once.
         let was_held = one.is_held;
         let change = change.filter(|change| was_held || matches!(change, ObjectChange::Upsert(_)));
         if let Some(change) = &change {
@@ -182,8 +182,8 @@ impl KeySecrets {
         change
     }
 
-    /// Follows exactly the Secrets that policies name, as far as there are places. Returns the changes that remove
-    /// the keys of other Secrets.
+    /// Follows exactly the Secrets that policies name, as far as there are free slots. Returns the changes that
+    /// remove the keys of other Secrets.
     fn follow(&mut self) -> Vec<ObjectChange> {
         let named: BTreeSet<&ObjectKey> = self.policies.values().flatten().collect();
         let wanted = with_places(&named);
@@ -240,7 +240,7 @@ impl Counts {
     }
 }
 
-/// The Secrets that get places: the first of each namespace before the second of any.
+/// The Secrets that get slots. The first Secret of each namespace comes before the second Secret of any.
 fn with_places(named: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all: Vec<(usize, &ObjectKey)> = Vec::new();
@@ -261,7 +261,7 @@ async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretA
         WatchSelection { longest_wait: LONGEST_WAIT, ..WatchSelection::named(&secret.name) };
     let mut reports = watch(secrets, selection).boxed();
     let mut said = String::new();
-    // Whether the list being read contains the Secret.
+    // Whether the list that is being read contains the Secret.
     let mut is_listed = false;
     while let Some(report) = reports.next().await {
         let found = match report {
@@ -290,7 +290,7 @@ async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretA
     }
 }
 
-/// Logs once why a Secret cannot be read.
+/// Logs why a Secret cannot be read, but the same reason only once.
 fn failure(secret: &ObjectKey, error: &WatchError, said: &mut String) -> SecretEvent {
     let text = error.to_string();
     if text != *said {
@@ -335,7 +335,7 @@ mod tests {
         (0..count).map(|number| format!("k{number}")).collect()
     }
 
-    /// With a client that reaches no API server.
+    /// Follows Secrets with a client that reaches no API server.
     fn key_secrets() -> KeySecrets {
         KeySecrets::new(leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap())
     }
@@ -351,7 +351,7 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_with_many_secrets_takes_no_places_of_others() {
         let mut secrets = key_secrets();
-        // A policy has 8 issuers at most.
+        // A policy has at most 8 issuers, so several policies are needed.
         let of_crowd = |nth: usize| {
             let of_policy = move |(part, names): (usize, &[String])| {
                 policy(&format!("crowd-{nth:02}"), &format!("p{part}"), names)
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(secrets.note(&[policy("shop", "p", &[])]), [], "that one was not read");
     }
 
-    /// Has a policy name one Secret, for which no watch answers.
+    /// Makes a policy name one Secret, for which no watch answers.
     fn follow_one(secrets: &mut KeySecrets) -> ObjectKey {
         assert_eq!(secrets.note(&[policy("shop", "p", &names(1))]), []);
         let (secret, one) = secrets.followed.first_key_value().unwrap();

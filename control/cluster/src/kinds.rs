@@ -1,6 +1,6 @@
-//! What a replica reports about the kinds of objects that it follows.
+//! Reports whether a replica follows all kinds of objects.
 //!
-//! If one kind cannot be listed, only objects of this kind are missing: the replica serves and is ready nevertheless.
+//! If a kind cannot be listed, only objects of this kind are missing. The replica still serves and is ready.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use leno_resources::KINDS_CONDITION;
 
 use crate::replica::ReplicaPodCondition;
 
-/// How long a kind must have failed before the condition reports it. A restart of the API server takes less.
+/// How long a kind must have failed before it is reported. A restart of the API server takes less time.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// A kind whose objects cannot be listed or watched.
@@ -35,14 +35,16 @@ pub fn kinds_followed(failing: &[FailingKind]) -> ReplicaPodCondition {
     ReplicaPodCondition::new(KINDS_CONDITION, reasons, &message)
 }
 
-/// What an operator can do about it. It is recognised by the words of the API server's answer, which have no codes.
+/// What an operator can do about the failure. The API server's answers have no codes, so they are recognised by
+/// their words.
 fn remedy(reason: &str) -> &'static str {
     if reason.contains("forbidden") {
         "give the controller its rights again: leno upgrade | kubectl apply --server-side -f -"
     } else if reason.contains("conversion webhook") {
         "mend the conversion webhook that the kind's CustomResourceDefinition names"
     } else if reason.contains("storage is (re)initializing") {
-        // From Kubernetes 1.37 on. During a start of the API server this ends before a kind counts as failing.
+        // This answer exists since Kubernetes 1.37. An API server that starts also gives it, but not for so long
+        // that a kind counts as failing.
         "the API server cannot read the kind's objects: mend the conversion webhook that its CustomResourceDefinition names, \
          or delete the object that is corrupt"
     } else {

@@ -1,4 +1,4 @@
-//! What the control plane keeps in a Kubernetes cluster and reads from it, beside the objects that it follows.
+//! What the control plane stores in a Kubernetes cluster, and what it reads there besides the objects of the mesh.
 //!
 //! ```text
 //!  Secret       <- authority   what all replicas sign with, made by the first of them, replaced by the leader
@@ -17,13 +17,13 @@
 //!  a removal    <- removal     cancelled step by step if the mesh was installed again; by the leader
 //! ```
 //!
-//! The replicas share only the API server. It refuses what one of them does twice or too late: a Secret is created
-//! once, and a Lease or a status is replaced only in the version that was read.
+//! The replicas communicate only through the API server. It prevents conflicts between them: a Secret can be
+//! created only once, and a Lease or a status can be replaced only in the version that was read.
 //!
-//! This crate does not know what objects mean (`leno-index`, `leno-status`), how they are followed
-//! (`leno-sources`), how the API server is reached (`leno-kube`) or how proxies are served (`leno-serve`).
+//! Other crates interpret objects (`leno-index`, `leno-status`), follow them (`leno-sources`), connect to the API
+//! server (`leno-kube`) and serve proxies (`leno-serve`).
 //!
-//! Everything that this crate writes repeatedly runs as a `Reconciler` (`reconcile`).
+//! Every part that writes repeatedly is a `Reconciler` (`reconcile`).
 //!
 //! Read first: [`authority`], [`TokenReviewer`], [`StatusReconciler`], [`RootsReconciler`], [`WebhookReconciler`],
 //! [`XMeshReconciler`], [`RemovalReconciler`], [`FetchedReconciler`], [`PodCertificateSigner`].

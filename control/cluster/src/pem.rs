@@ -1,11 +1,11 @@
-//! Certificates as text.
+//! Encodes certificates as PEM.
 
 use data_encoding::BASE64;
 
-/// Characters in a line of PEM (RFC 7468, section 2).
+/// How many characters a line of PEM has (RFC 7468, section 2).
 const LINE: usize = 64;
 
-/// A certificate as PEM (RFC 7468).
+/// Encodes a certificate as PEM (RFC 7468).
 pub(crate) fn pem(der: &[u8]) -> String {
     let text = BASE64.encode(der);
     let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();

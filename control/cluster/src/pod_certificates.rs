@@ -7,11 +7,13 @@
 //!                 └───── later ────────────┴ the API server does not respond
 //! ```
 //! The API server has verified that a request is signed with its own key, and its admission ensures that a kubelet
-//! requests only for pods of its own node. The signer reads the objects nevertheless, so that neither an old request
-//! nor one of another client gets the identity of a pod that does not exist as requested.
+//! requests only for pods of its own node. The signer nevertheless reads the objects. So neither an outdated
+//! request nor a request of another client gets the identity of a pod that does not exist as the request describes
+//! it.
 //!
-//! A denial is final: a kubelet does not repeat a denied request. So the signer denies only what can never become
-//! valid. It tries everything else again until Kubernetes removes the request, a quarter of an hour after its creation.
+//! A denial is final, because a kubelet does not repeat a denied request. So the signer denies only a request that
+//! can never become valid. It tries all others again until Kubernetes removes them, a quarter of an hour after
+//! their creation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,28 +57,29 @@ const KIND: CertificatesKind = CertificatesKind {
     versions: &["v1", "v1beta1"],
     remedy: "it does by default from Kubernetes 1.37 on, and from 1.35 on by its flags --feature-gates and --runtime-config",
 };
-/// Requests that are processed at once: each takes three small reads and a write.
+/// How many requests are processed at once. Each takes three small reads and a write.
 const AT_ONCE: usize = 16;
 /// Most requests of one round.
 const A_ROUND: usize = 128;
-/// Objects in one page of a list: the annotations of one request may have 256 KiB.
+/// How many objects one page of a list has. The annotations of one request may have 256 KiB.
 const PAGE: u32 = 50;
 /// Longest wait for all answers of the API server about one request.
 const ANSWERS: Duration = Duration::from_secs(10);
 /// How long to wait for the admission policy, which is installed together with the control plane.
 const INSTALLED: Duration = Duration::from_secs(30);
-/// The pause between two looks for the policy.
+/// The pause between two checks for the policy.
 const LOOK: Duration = Duration::from_secs(1);
-/// From this age in seconds on, an admission policy is certainly enforced, even if clocks differ.
+/// From this age on, in seconds, an admission policy is certainly enforced, even if clocks differ.
 const SURELY_ENFORCED_S: i64 = 60;
-/// When a kubelet renews a certificate, as a share of its remaining life. Proxies renew theirs at the same point.
+/// When a kubelet is to renew a certificate, as a share of its remaining lifetime. Proxies renew their
+/// certificates at the same point.
 const RENEW_AT: f64 = 0.7;
 
 /// Signs the certificates that kubelets request for pods.
 pub struct PodCertificateSigner {
     client: Client,
     authority: Arc<Authority>,
-    /// The lifetime of certificates that are signed from now on.
+    /// The lifetime of the certificates that are signed.
     lifetime: Duration,
     is_wanted: bool,
     issued: AtomicU64,
@@ -85,17 +88,17 @@ pub struct PodCertificateSigner {
     keyless: AtomicU64,
     waiting: AtomicU64,
     left_out: AtomicU64,
-    /// 1 if the admission policy existed at the last look.
+    /// 1 if the admission policy existed when it was last checked.
     guarded: AtomicU64,
 }
 
-/// How an attempt ended.
+/// The result of an attempt to answer a request.
 enum Outcome {
     Issued,
     Denied,
-    /// The request does not exist any more, or already has an answer.
+    /// The request does not exist any more, or has an answer already.
     Gone,
-    /// It will be tried again.
+    /// The attempt has failed and will be repeated.
     Failed,
 }
 
@@ -118,8 +121,9 @@ impl From<Error> for Refusal {
 }
 
 impl PodCertificateSigner {
-    /// Whether pods may use a volume with such a certificate: the API server must serve the kinds, and permit only
-    /// kubelets to request certificates. Right after an installation this takes some seconds.
+    /// Whether pods may use a volume with such a certificate. For that, the API server must serve the kinds, and
+    /// an admission policy must permit only kubelets to request certificates. Right after an installation this may
+    /// wait some seconds for the policy.
     ///
     /// # Errors
     /// If the API server does not respond, or does not permit reading the admission policy.
@@ -145,7 +149,7 @@ impl PodCertificateSigner {
         }
     }
 
-    /// Signs with this authority, if signing is enabled at all.
+    /// Creates a signer that signs with this authority. `None` if signing is disabled.
     #[must_use]
     pub fn new(
         client: Client,
@@ -223,7 +227,7 @@ impl PodCertificateSigner {
                     log(request, issued.err());
                     Ok(outcome)
                 }
-                // Its version is another one now, or it is gone: the watch reports it.
+                // The request has another version by now, or was removed. The watch will report that.
                 Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(Outcome::Gone),
                 Err(error) => Err(error.to_string()),
             }
@@ -270,7 +274,7 @@ impl PodCertificateSigner {
             }
             error => Refusal::Failed(error.to_string()),
         })?;
-        // A request that is invalid in itself is denied nevertheless.
+        // A request that is invalid in itself was denied before this check.
         if !request.is_after(guarded) {
             let reason = format!(
                 "the request is from before ValidatingAdmissionPolicy {GUARD}: its kubelet repeats it once Kubernetes has \
@@ -297,7 +301,8 @@ impl PodCertificateSigner {
     ) -> Result<(), Error> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &request.key.namespace, resource);
-        // Applies only to this object in this version: another replica may have answered it meanwhile.
+        // The patch applies only to this object in this version, because another replica may have answered the
+        // request meanwhile.
         let metadata = json!({"uid": request.uid, "resourceVersion": request.version});
         let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
         api.patch_status(&request.key.name, &PatchParams::default(), &patch).await.map(drop)
@@ -321,7 +326,8 @@ impl Observed<'_> {
     fn take(&mut self, object: DynamicObject) {
         match read(object) {
             (key, Some(request)) if !request.spec.has_key() => {
-                // Its spec cannot change, and a denial would be final.
+                // Without a key the request cannot be signed. It is not denied, because its spec cannot change and
+                // a denial would be final.
                 self.queue.remove(&key);
                 self.own.keyless.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(
@@ -337,7 +343,7 @@ impl Observed<'_> {
         }
     }
 
-    /// Fills the queue with requests that found no room earlier.
+    /// Lists all requests again, for those that found no room in the queue.
     async fn list_again(&mut self) -> Result<(), Error> {
         self.queue.clear();
         let mut page = ListParams::default().fields(&Self::selector()).limit(PAGE);
@@ -357,7 +363,8 @@ impl Observed<'_> {
         }
     }
 
-    /// Since when only kubelets can request certificates; `None` if others can too, or if that is not known.
+    /// Since when only kubelets can request certificates; `None` if other clients can as well, or if this is not
+    /// known.
     async fn guard(&mut self) -> Option<Timestamp> {
         let failure = match timeout(ANSWERS, guarded_since(&self.own.client)).await {
             Ok(Ok(Some(since))) => {
@@ -393,8 +400,8 @@ impl Observed<'_> {
 impl Reconciler for Observed<'_> {
     type Observation = WatchReport<DynamicObject>;
 
-    /// A round takes as long as its requests do. With this pause no kubelet waits more than a second for the next
-    /// round.
+    /// A round takes as long as its requests do. With this pause, no kubelet waits for the next round for more
+    /// than a second.
     const PAUSE: Duration = Duration::from_millis(50);
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {
@@ -475,7 +482,8 @@ impl Drop for Observed<'_> {
 }
 
 /// Since when the API server refuses requests of clients that are not kubelets; `None` if it does not refuse them.
-/// A request does not name its author. So nothing is signed without this policy, and no request that is older than it.
+/// A request does not show which client created it. So without the policy nothing is signed, and requests older
+/// than the policy are never signed.
 async fn guarded_since(client: &Client) -> Result<Option<Timestamp>, Error> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
@@ -506,11 +514,11 @@ fn log(request: &PendingRequest, refusal: Option<Refusal>) {
     }
 }
 
-/// The status with a certificate. The chain leaves out the root.
+/// The status of a request with its certificate. The chain does not include the root.
 fn issued_status(issued: &IssuedCertificate, now: SystemTime) -> Value {
     let chain: String = issued.chain_der.iter().map(|one| pem(one)).collect();
     let left = issued.not_after.duration_since(now).unwrap_or_default();
-    // The API server requires at least ten minutes between the time of renewal and both ends of the validity.
+    // The API server requires that the time of renewal is at least ten minutes from both ends of the validity.
     let margin = Duration::from_mins(10);
     let earliest = issued.not_before + margin;
     let latest = (issued.not_after - margin).max(earliest);
@@ -533,7 +541,7 @@ fn condition(kind: &str, reason: &str, message: &str) -> Value {
         "lastTransitionTime": time(SystemTime::now())})
 }
 
-/// A time in whole seconds, in the format of Kubernetes.
+/// Formats a time as Kubernetes does, in whole seconds.
 fn time(time: SystemTime) -> Value {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -566,7 +574,7 @@ mod tests {
         let hour = 60 * minute;
         assert_eq!(refresh(2 * minute, 24 * hour), 120 + 60_480);
         assert_eq!(refresh(2 * minute, 58 * minute), 120 + 2436);
-        // After a revocation, the certificate's validity begins now.
+        // After a revocation, a certificate's validity begins at the time of its issue.
         assert_eq!(refresh(Duration::ZERO, hour), 2520);
     }
 }

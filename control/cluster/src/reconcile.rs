@@ -1,4 +1,4 @@
-//! How the controllers of this crate run: they watch objects, and write after changes, at a bounded rate.
+//! Runs the controllers of this crate. Each watches objects and writes after changes, at a bounded rate.
 //!
 //! ```text
 //!  watches ──► observe ──► is_due? ── GATHER ──► reconcile ── PAUSE ──┐
@@ -13,39 +13,40 @@ use futures_util::stream::BoxStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A controller: what it has observed, and what it writes because of it.
+/// A controller: its observations, and what it writes because of them.
 pub(crate) trait Reconciler: Send {
-    /// What its watches yield.
+    /// What the watches yield.
     type Observation: Send;
 
-    /// How long changes are gathered: a namespace and its objects often arrive at the same time.
+    /// How long to wait for further changes before writing. A namespace and its objects often arrive at the same
+    /// time.
     const GATHER: Duration = Duration::from_millis(20);
-    /// The shortest time between two rounds. If another client keeps changing an object, the controller restores it
-    /// at this rate.
+    /// The shortest time between two rounds. If another client keeps changing an object, the controller restores
+    /// it at this rate.
     const PAUSE: Duration = Duration::from_secs(1);
-    /// The shortest time to the next round after a round in which something could not be written.
+    /// The shortest time to the next round after one in which a write has failed.
     const RETRY: Duration = Duration::from_secs(3);
 
     /// The watches. They never end.
     fn watches(&self) -> BoxStream<'static, Self::Observation>;
 
-    /// Takes an observation.
+    /// Records an observation.
     fn observe(&mut self, observation: Self::Observation);
 
     /// Whether something has to be written.
     fn is_due(&self) -> bool;
 
-    /// The earliest time of the next write, if it has to wait.
+    /// The earliest time of the next write, if the write has to wait.
     fn not_before(&self) -> Option<Instant> {
         None
     }
 
-    /// Writes what has to be written; returns whether all of it was.
+    /// Writes everything that is due. Returns whether all of it was written.
     fn reconcile(&mut self) -> impl Future<Output = bool> + Send;
 }
 
-/// Runs a controller whenever this replica leads: a new one for each period of leading. Returns when the sender of
-/// `leads` is dropped.
+/// Runs a controller while this replica leads. Each time that the replica begins to lead, a new controller is
+/// created. Returns when the sender of `leads` is dropped.
 pub(crate) async fn while_leading<R: Reconciler>(
     mut leads: watch::Receiver<bool>,
     begin: impl Fn() -> R,
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
     use futures_util::stream;
 
-    /// Is due from the first observation until its second round. The first round fails.
+    /// A controller that is due from the first observation until its second round. The first round fails.
     #[derive(Default)]
     struct Counter {
         observed: usize,
@@ -131,7 +132,7 @@ mod tests {
         assert!(rounds[1] - rounds[0] >= retry && rounds[2] - rounds[1] >= pause, "{rounds:?}");
     }
 
-    /// Is due until the third observation, but its writes must wait a day.
+    /// A controller that is due until the third observation, but whose writes must wait a day.
     struct DueReconciler(usize);
 
     impl Reconciler for DueReconciler {

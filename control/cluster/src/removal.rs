@@ -24,48 +24,48 @@ use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 use crate::webhooks::INJECTOR;
 
-/// Longest wait for all answers of the API server during one look.
+/// Longest wait for all answers of the API server during one check.
 const ANSWERS: Duration = Duration::from_secs(10);
-/// How long plaintext is still accepted after mTLS is used again. Proxies learn of that within a second, and one
-/// that lost its control plane connects again within a few seconds.
+/// How long plaintext is still accepted after mTLS was enabled again. Proxies are informed of that within a
+/// second; a proxy that had lost its control plane connects again within a few seconds.
 const HOLD: Duration = Duration::from_secs(15);
-/// The DaemonSet of agents. Without agents no pod is captured.
+/// The name of the DaemonSet of agents. Without agents no pod is captured.
 const AGENT: &str = "leno-agent";
 
-/// Cancels a removal of the mesh that was begun and not finished, if the mesh was installed again since. Otherwise
+/// Cancels a removal of the mesh that was begun but not finished, if the mesh was installed again since. Otherwise
 /// the mesh would stay half removed: without mTLS, and without any report of it.
 ///
-/// A removal deletes the webhooks before it writes its first step. So if a step is written and the webhooks exist,
-/// the mesh was installed since, and is to stay. The steps are undone in reverse order:
+/// A removal deletes the webhooks before it records its first step. So if a step is recorded and the webhooks
+/// exist, the mesh was installed since, and has to be restored. The steps are undone in reverse order:
 ///
 /// ```text
 ///  released, plaintext ── agents ready ──► permissive ── agents ready, HOLD ──► none
-///  pods may have no capture                mTLS is spoken, all is taken         as before
+///  pods may have no capture                mTLS is used, plaintext is accepted  as before
 /// ```
 ///
 /// Three watches report that something may have changed. The controller then reads the objects again, in the order
-/// of [`look`](Self::look), and decides by them alone, because watches of different kinds report in no particular
-/// order.
+/// of [`look`](Self::look). It decides only by what it has read, because watches of different kinds report in no
+/// particular order.
 pub struct RemovalReconciler {
     client: Client,
-    /// The control plane's own namespace, whose annotation tells how far the removal has gone.
+    /// The control plane's own namespace. Its annotation records how far the removal has gone.
     namespace: String,
-    /// The looks, counted by their outcome.
+    /// How many times a check had each outcome.
     counts: [(Outcome, AtomicU64); 7],
 }
 
-/// The outcome of a look.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// A step was undone.
     Back,
-    /// The mesh is being removed, or its removal was abandoned: it was not installed since.
+    /// The mesh was not installed again: it is being removed, or its removal was abandoned.
     Removed,
-    /// No step is in effect any more, and the watch has not reported that yet.
+    /// No step is in effect any more, but the watch has not reported that yet.
     Over,
-    /// The mesh was installed, and the agents are not ready on all nodes.
+    /// The mesh was installed again, but the agents are not ready on all nodes.
     NoAgents,
-    /// The mesh was installed, and [`HOLD`] is not over.
+    /// The mesh was installed again, but [`HOLD`] has not passed.
     Held,
     /// Another client has changed the namespace since it was read.
     Conflict,
@@ -98,19 +98,19 @@ impl Outcome {
     }
 }
 
-/// How far a removal has gone, and whether it is to be cancelled.
+/// How far a removal has gone, and whether it has to be cancelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemovalProgress {
     /// No step is in effect.
     Over,
-    /// A step is in effect, and the mesh was not installed since.
+    /// A step is in effect, and the mesh was not installed again.
     Removed,
-    /// A step has to be undone.
+    /// A step has to be undone, because the mesh was installed again.
     Halfway(HeldRemoval),
 }
 
-/// A mesh that was installed while a step of its removal is in effect, as it was read. It is changed only if it is
-/// still so.
+/// A mesh that was installed again while a step of its removal is in effect, as it was read. It is only changed if
+/// it has not changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldRemoval {
     /// The step in effect.
@@ -124,12 +124,13 @@ pub struct HeldRemoval {
 }
 
 impl HeldRemoval {
-    /// Why going back has to wait, if it has to. `held` is how long the step has been in effect.
+    /// Why the step cannot be undone yet, if so. `held` is how long the step has been in effect.
     fn waits(&self, held: Duration) -> Option<Outcome> {
         if !self.captures {
             return Some(Outcome::NoAgents);
         }
-        // After this step a workload accepts no plaintext that it did not accept before the removal.
+        // Without a step in effect, a workload no longer accepts plaintext that it did not accept before the
+        // removal, so this waits.
         (self.to == Removal::None && held < HOLD).then_some(Outcome::Held)
     }
 }
@@ -144,7 +145,7 @@ const fn back(step: Removal) -> Option<Removal> {
 }
 
 impl RemovalReconciler {
-    /// For the mesh whose control plane runs in this namespace.
+    /// Creates the reconciler for the mesh whose control plane runs in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         let counts = Outcome::ALL.map(|outcome| (outcome, AtomicU64::new(0)));
@@ -172,12 +173,13 @@ impl RemovalReconciler {
         tracing::warn!(failure, "it is not known whether the mesh stays; trying again");
     }
 
-    /// Reads how far the removal has gone, and whether it is to be cancelled.
+    /// Reads how far the removal has gone, and whether it has to be cancelled.
     ///
     /// # Errors
     /// If the API server does not answer, or does not permit reading.
     pub async fn look(&self) -> Result<RemovalProgress, Error> {
-        // The order matters: once a removal's step is read, webhooks from before the removal are already deleted.
+        // The order matters: if a step was read first, the removal had deleted the webhooks by then, so webhooks
+        // that are read afterwards are new.
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let metadata = namespaces.get_metadata(&self.namespace).await?.metadata;
         let step = removal(&metadata.annotations.unwrap_or_default());
@@ -192,7 +194,7 @@ impl RemovalReconciler {
         Ok(RemovalProgress::Halfway(HeldRemoval { step, to, captures, version }))
     }
 
-    /// Goes back a step, unless the namespace was changed since it was read, for example by a removal that begins
+    /// Undoes a step, unless the namespace has changed since it was read, for example because a removal has begun
     /// again. Returns whether the step was written.
     ///
     /// # Errors
@@ -214,23 +216,23 @@ impl RemovalReconciler {
     }
 }
 
-/// What the watches have reported about a removal, and what looks have found since.
+/// What the watches have reported about a removal, and what the checks have found since.
 struct Observed<'a> {
     own: &'a RemovalReconciler,
     /// The step in the namespace's annotation.
     step: Reflection<(), Removal>,
-    /// Whether a watch has reported something since the last look, or that look failed.
+    /// Whether a watch has reported something since the last check, or the last check has failed.
     changed: bool,
-    /// Which step is in effect, and when it was first found to be.
+    /// The step that is in effect, and since when this replica has found it so.
     since: Option<(Removal, Instant)>,
-    /// The outcome of the last look.
+    /// The outcome of the last check.
     last: Option<Outcome>,
 }
 
 /// A report of one of the watches.
 enum Observation {
     Step(WatchReport<Removal>),
-    /// Of another object that decides whether a step may be undone.
+    /// A change of another object that decides whether a step may be undone.
     Other(WatchReport<()>),
 }
 
@@ -243,7 +245,7 @@ impl<'a> Observed<'a> {
         self.step.values().get(&()).is_some_and(|step| *step > Removal::None)
     }
 
-    /// Looks once, and goes back a step if it may.
+    /// Checks once, and undoes a step if that is permitted.
     async fn one(&mut self) -> Result<Outcome, Error> {
         let seen = match self.own.look().await? {
             RemovalProgress::Halfway(seen) => seen,
@@ -360,7 +362,7 @@ impl Reconciler for Observed<'_> {
     }
 }
 
-/// Watches one object. Only the fact that it has changed is reported.
+/// Watches one object, and yields only that it has changed.
 fn changes_of<K>(api: Api<K>, name: &str) -> BoxStream<'static, WatchReport<()>>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,

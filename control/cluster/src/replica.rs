@@ -1,8 +1,7 @@
-//! What a replica reports: conditions of its own pod, and annotations for the leader.
+//! Writes what a replica reports into its own pod: conditions for users, and annotations for the leader.
 //!
-//! The conditions inform users who may read pods, and `leno check` reads them. Each pod has its own, rather than
-//! one object for all replicas: rights are the same for all replicas, but one that started later knows less, and each
-//! has proxies of its own.
+//! The conditions are for users who may read pods, and for `leno check`. Each pod has its own conditions, because
+//! replicas differ: one that has just started has listed fewer objects, and each has other proxies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,14 +21,14 @@ use tokio::time::{interval, timeout};
 use crate::counts;
 use crate::reconcile::{Reconciler, run};
 
-/// How often the report is computed again: it may depend on how long something has lasted.
+/// How often the report is computed again, because it may depend on how long a state has lasted.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait for the API server's answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Longest message, in characters, because clients read a status as a whole.
 pub(crate) const MAX_MESSAGE: usize = 4_096;
 
-/// A condition as it should be.
+/// A condition that the pod should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaPodCondition {
     /// Its type.
@@ -56,15 +55,15 @@ impl ReplicaPodCondition {
 pub struct ReplicaReport {
     /// The conditions that are known now.
     pub conditions: Vec<ReplicaPodCondition>,
-    /// Annotations by name. Those without a value should not exist.
+    /// Annotations by name. An annotation with the value `None` must not exist.
     pub annotations: BTreeMap<&'static str, Option<String>>,
 }
 
 /// Returns the current report.
 pub type ReportSource = Arc<dyn Fn() -> ReplicaReport + Send + Sync>;
 
-/// Keeps the conditions and annotations of one pod up to date. Outside of a cluster there is no such pod, and
-/// nothing to do.
+/// Keeps the conditions and annotations of one pod up to date. Outside of a cluster this does nothing, because
+/// there is no such pod.
 pub struct ReplicaReporter {
     pods: Api<Pod>,
     pod: String,
@@ -72,7 +71,7 @@ pub struct ReplicaReporter {
     failed: AtomicU64,
 }
 
-/// What the pod reports now.
+/// What the pod reports at present.
 #[derive(Clone, Debug, Default)]
 struct ReportedConditions {
     /// The conditions, by type.
@@ -80,7 +79,7 @@ struct ReportedConditions {
     annotations: BTreeMap<String, String>,
 }
 
-/// What has to be written.
+/// The fields that have to be written.
 #[derive(Debug, Default)]
 struct PodStatusPatch {
     conditions: Vec<(&'static str, ReplicaCondition)>,
@@ -88,13 +87,13 @@ struct PodStatusPatch {
     annotations: BTreeMap<&'static str, Option<String>>,
 }
 
-/// A condition as the pod has it now.
+/// A condition that the pod has at present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ReplicaCondition {
     status: String,
     reason: String,
     message: String,
-    /// When its status last changed.
+    /// When the condition's status last changed.
     since: Option<Time>,
 }
 
@@ -106,14 +105,15 @@ impl ReplicaCondition {
 }
 
 impl ReplicaReporter {
-    /// For the pod that this process runs in.
+    /// Creates the reporter for the pod in which this process runs.
     #[must_use]
     pub fn new(client: Client, namespace: &str, pod: &str) -> Self {
         let (written, failed) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { pods: Api::namespaced(client, namespace), pod: pod.to_owned(), written, failed }
     }
 
-    /// Watches the pod, and writes whenever its report differs from what it should be. Ends with the process.
+    /// Watches the pod, and writes whenever its conditions or annotations differ from the report. Ends with the
+    /// process.
     pub async fn run(&self, reports: ReportSource) {
         let (wanted, pod) = (ReplicaReport::default(), Reflection::default());
         run(Observed { own: self, reports, wanted, pod }).await;
@@ -126,7 +126,7 @@ impl ReplicaReporter {
         counts::render(text, ("condition_writes_total", help), &results);
     }
 
-    /// Returns whether all was written, or the pod does not exist.
+    /// Writes the patch. Returns true if all was written, or if the pod does not exist.
     async fn write(&self, due: &PodStatusPatch) -> bool {
         let condition = |(kind, written): &(&str, ReplicaCondition)| -> Value {
             let ReplicaCondition { status, reason, message, since } = written;
@@ -134,8 +134,8 @@ impl ReplicaReporter {
                 "lastTransitionTime": since})
         };
         let conditions: Vec<Value> = due.conditions.iter().map(condition).collect();
-        // A strategic merge patch keeps conditions of other types. The status subresource also accepts annotations
-        // of a pod.
+        // A strategic merge patch keeps conditions of other types. A write to a pod's status may also contain
+        // annotations.
         let mut patch = json!({"status": {"conditions": conditions}});
         if !due.annotations.is_empty() {
             patch["metadata"] = json!({"annotations": due.annotations});
@@ -148,7 +148,7 @@ impl ReplicaReporter {
                 self.written.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
-            // The watch is about to report the pod's end.
+            // The pod was deleted, and the watch will report that.
             Ok(Err(Error::Api(status))) if status.code == 404 => return true,
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => format!("no answer in {ANSWER:?}"),
@@ -167,12 +167,12 @@ impl ReplicaReporter {
     }
 }
 
-/// The report as it should be, and as the pod has it.
+/// The wanted report, and the present report of the pod.
 struct Observed<'a> {
     own: &'a ReplicaReporter,
     reports: ReportSource,
     wanted: ReplicaReport,
-    /// The pod's report, if the pod exists.
+    /// The present report; empty if the pod does not exist.
     pod: Reflection<(), ReportedConditions>,
 }
 
@@ -219,7 +219,7 @@ impl PodStatusPatch {
 impl Reconciler for Observed<'_> {
     type Observation = Observation;
 
-    /// The reason of a failure may change with every attempt, so writes are rarer than by default.
+    /// Longer than by default, because the reason of a failure may change with every attempt.
     const PAUSE: Duration = Duration::from_secs(10);
     const RETRY: Duration = Duration::from_secs(10);
 

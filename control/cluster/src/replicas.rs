@@ -1,4 +1,4 @@
-//! What the leader has to know during a rotation of the root: the other replicas, what each reports about its
+//! Collects what the leader needs during a rotation of the root: the other replicas, each one's report about its
 //! proxies, and an operator's request.
 //!
 //! ```text
@@ -6,7 +6,8 @@
 //!  replica ── the same ─────────────────────────────────┼──► Replicas ──► the leader goes on, or not
 //!  operator ── ConfigMap leno-identity: Request ────────┘
 //! ```
-//! Replicas exchange nothing else. A client that may write in the control plane's namespace can operate the mesh.
+//! Replicas exchange nothing else. A client that may write these objects in the control plane's namespace can
+//! control a rotation.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +21,13 @@ use leno_kube::{Api, Client, Reflection, WatchReport, WatchSelection};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// The annotation by which a replica tells the leader what its proxies trust, while a rotation is under way.
+/// The annotation by which a replica reports to the leader which roots its proxies trust, while a rotation is
+/// under way.
 pub const TRUST_ANNOTATION: &str = "leno.dev/trust";
 /// The label of the control plane's pods, and its value.
 const LABEL: (&str, &str) = ("app.kubernetes.io/name", "leno-controller");
-/// How long a replica that is not ready is waited for: afterwards its proxies have connected to others. A ready
-/// replica is waited for without end.
+/// How long the leader waits for a replica that is not ready. After that time its proxies have connected to other
+/// replicas. For a ready replica the leader waits without end.
 const UNREADY: Duration = Duration::from_secs(60);
 /// Most replicas that a message names.
 const MAX_NAMED: usize = 5;
@@ -35,21 +37,21 @@ const MAX_NAMED: usize = 5;
 pub struct ReplicaTrust {
     /// Distinguishes this run of the process from others with the same pod name.
     pub run: String,
-    /// The phase, the bundle and the key that it serves.
+    /// The phase, the trust bundle and the signing key that the replica serves.
     pub serves: String,
-    /// Whether it has run for long enough that its proxies are connected.
+    /// Whether the replica has run for so long that all its proxies are connected.
     pub settled: bool,
-    /// How many of its proxies do not use all of that yet.
+    /// How many of its proxies do not use the bundle and the key yet.
     pub waiting: usize,
 }
 
-/// The other replicas, and the operator's request.
+/// Follows the other replicas and the operator's request.
 #[derive(Debug, Default)]
 pub struct Replicas(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By name; `None` until they are listed.
+    /// The replicas by the names of their pods; `None` until they are listed.
     pods: Option<BTreeMap<String, ReplicaPod>>,
     request: Option<OperatorRequest>,
     /// When a replica last appeared, disappeared or restarted.
@@ -59,11 +61,11 @@ struct Table {
 #[derive(Clone, Debug)]
 struct ReplicaPod {
     trust: Option<ReplicaTrust>,
-    /// Since when it is not ready, as far as this replica has observed.
+    /// Since when the replica is not ready, as far as this process has observed.
     unready: Option<Instant>,
 }
 
-/// A pod's name; and if the pod runs, whether it is ready and what it reports.
+/// The name of a pod and, if the pod runs, whether it is ready and its report.
 type ObservedReplica = (String, Option<(bool, Option<ReplicaTrust>)>);
 
 enum Observation {
@@ -108,14 +110,14 @@ impl Replicas {
         }
     }
 
-    /// What an operator requests, whether it is done already or not.
+    /// The operator's request, even if it was already carried out.
     #[must_use]
     pub fn request(&self) -> Option<OperatorRequest> {
         self.table().request.clone()
     }
 
-    /// The reasons why replicas other than `own` keep a phase from ending. In the phase, all replicas should serve
-    /// `serves`. There is no reason left once their proxies use it and no replica has appeared or disappeared for
+    /// The reasons why a phase cannot end because of replicas other than `own`. In this phase, all replicas must
+    /// serve `serves`. No reason is left when all proxies use that, and no replica has appeared or disappeared for
     /// `settle`.
     #[must_use]
     pub fn waits(&self, own: &str, serves: &str, settle: Duration) -> Vec<String> {
@@ -123,7 +125,7 @@ impl Replicas {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Ignores poisoning: values are replaced as a whole.
+        // Poisoning is ignored, because values are only replaced as a whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,7 +142,7 @@ impl Table {
         let same = |name: &String, pod: &ReplicaPod| {
             before.get(name).is_some_and(|before| match (&before.trust, &pod.trust) {
                 (Some(before), Some(trust)) => before.run == trust.run,
-                // It begins to report, or disappears.
+                // The replica reports for the first time, or no longer.
                 _ => true,
             })
         };
@@ -175,7 +177,7 @@ impl Table {
     }
 }
 
-/// A running pod of the control plane: its name, whether it is ready, and what it reports.
+/// The replica in a running pod of the control plane.
 fn replica(pod: Pod) -> ObservedReplica {
     let status = pod.status.unwrap_or_default();
     let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -228,7 +230,8 @@ mod tests {
         assert_eq!(waits(&table, "switch both new"), "replica b is in another phase");
         take(&mut table, &[("own", true, None), ("b", true, says("1", 0))]);
         assert_eq!(waits(&table, "add both old"), "");
-        // It was killed and runs again: its proxies may be connected to other replicas, or to none for a moment.
+        // This replica was killed and has restarted. Its proxies may be connected to other replicas, or to none at
+        // the moment.
         take(&mut table, &[("own", true, None), ("b", true, says("2", 0))]);
         assert_eq!(waits(&table, "add both old"), "a replica has just come or gone");
         tokio::time::advance(SETTLE).await;

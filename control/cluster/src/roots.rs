@@ -1,4 +1,5 @@
-//! Keeps the roots by which proxies verify the control plane, in every namespace, while this replica leads.
+//! Keeps a ConfigMap with the mesh's roots in every namespace, while this replica leads. Proxies verify the
+//! control plane with these roots.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -17,13 +18,13 @@ use tokio::time::timeout;
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 
-/// The ConfigMap's name, in every namespace.
+/// The name of the ConfigMap, which is the same in every namespace.
 pub const CONFIG_MAP: &str = "leno-roots";
-/// The key of the ConfigMap that holds the roots.
+/// The field of the ConfigMap with the roots.
 const KEY: &str = "roots.pem";
 /// The field manager of this key.
 const FIELD_MANAGER: &str = "leno-controller";
-/// Namespaces that are written at once.
+/// How many namespaces are written at the same time.
 const AT_ONCE: usize = 8;
 /// Most writes of one round, over all namespaces.
 const A_ROUND: usize = 100;
@@ -34,9 +35,10 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct RootsReconciler {
     client: Client,
     authority: Arc<Authority>,
-    /// Hashes roots. The key is random, because tenants can write the ConfigMaps as well.
+    /// Hashes roots. The hash is keyed with a random key, because tenants can write the ConfigMaps as well and
+    /// could otherwise forge a collision.
     hashes: RandomState,
-    /// The hash of the roots that all namespaces have; a different value while some do not have them.
+    /// The hash of the roots that all namespaces have. While some namespace has other roots, a different value.
     settled: AtomicU64,
     written: AtomicU64,
     failed: AtomicU64,
@@ -45,9 +47,10 @@ pub struct RootsReconciler {
 /// The namespaces and their ConfigMaps.
 struct Observed<'a> {
     own: &'a RootsReconciler,
-    /// By name. A namespace that is being deleted is left out, because it accepts no new object.
+    /// The namespaces, by name. A namespace that is being deleted is left out, because no object can be created in
+    /// it.
     namespaces: Reflection<String, ()>,
-    /// By namespace, the hash of the roots in the ConfigMap.
+    /// The hash of the roots in the ConfigMap, by namespace.
     maps: Reflection<String, u64>,
 }
 
@@ -60,14 +63,15 @@ enum Observation {
 }
 
 impl RootsReconciler {
-    /// For the roots that the authority has at each moment.
+    /// Creates the reconciler, which publishes the roots that the authority has at each moment.
     #[must_use]
     pub fn new(client: Client, authority: Arc<Authority>) -> Self {
         let [settled, written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
         Self { client, authority, hashes: RandomState::new(), settled, written, failed }
     }
 
-    /// Whether all namespaces have the authority's current roots, as far as this replica saw while it led.
+    /// Whether all namespaces have the authority's current roots, as far as this replica has observed while it
+    /// led.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Relaxed) == self.wanted()
@@ -99,14 +103,15 @@ impl RootsReconciler {
             "metadata": {"name": CONFIG_MAP, "labels": {"app.kubernetes.io/part-of": "leno"}},
             "data": {KEY: trust.roots_pem()},
         });
-        // Server-side apply creates the ConfigMap if needed; a right to this name alone is sufficient.
+        // Server-side apply creates the ConfigMap if it does not exist. The control plane needs only the right to
+        // objects of this name.
         let written = apply(&maps, FIELD_MANAGER, CONFIG_MAP, &map);
         let failure = match timeout(ANSWER, written).await {
             Ok(Ok(_)) => {
                 self.written.fetch_add(1, Ordering::Relaxed);
                 return Some((namespace, self.hashes.hash_one(trust.roots_pem())));
             }
-            // The namespace is ending or gone: the watch reports it.
+            // The namespace is being deleted or is gone, which the watch will report.
             Ok(Err(error)) if is_status(&error, 404) => return None,
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "no answer".to_owned(),
@@ -122,7 +127,7 @@ impl<'a> Observed<'a> {
         Self { own, namespaces: Reflection::default(), maps: Reflection::default() }
     }
 
-    /// The namespaces without the roots. None until both kinds are listed.
+    /// The namespaces whose ConfigMap does not have the roots; empty until both kinds are listed.
     fn due(&self) -> Vec<String> {
         if !self.namespaces.is_complete() || !self.maps.is_complete() {
             return Vec::new();
@@ -144,7 +149,7 @@ impl Reconciler for Observed<'_> {
         let namespaces: Api<Namespace> = Api::all(self.own.client.clone());
         let maps: Api<ConfigMap> = Api::all(self.own.client.clone());
         let namespaces = leno_kube::watch(namespaces, WatchSelection::default());
-        // Selected by name, because the right to read it is also granted by name.
+        // The watch selects by name, because the right to read ConfigMaps is limited to this name.
         let maps = leno_kube::watch(maps, WatchSelection::named(CONFIG_MAP));
         let objects =
             stream::select(namespaces.map(Observation::Namespace), maps.map(Observation::Map));
@@ -195,7 +200,7 @@ impl Reconciler for Observed<'_> {
 /// Yields an item for each change of the authority.
 pub(crate) fn changes(authority: &Authority) -> BoxStream<'static, ()> {
     stream::unfold(authority.changes(), |mut changes| async move {
-        // The sender is dropped only when the process ends.
+        // The sender is only dropped when the process ends.
         changes.changed().await.ok().map(|()| ((), changes))
     })
     .boxed()

@@ -1,7 +1,7 @@
 //! Writes the status of routes and policies, while this replica leads.
 //!
-//! A status consists of what the index says about an object, and of what replicas report about proxies that do not
-//! enforce policies (`unenforced`).
+//! A status consists of what the index has determined about an object, and of the replicas' reports about proxies
+//! that do not enforce policies (`unenforced`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,36 +30,36 @@ use crate::unenforced::older_proxies;
 const REPLICAS: (&str, &str) = ("app.kubernetes.io/name", "leno-controller");
 /// The field manager of the written fields.
 const FIELD_MANAGER: &str = "leno-controller";
-/// The interval at which policies are judged again after changes of endpoints alone. A large mesh has such changes
-/// all the time.
+/// How often the status of policies is computed again if only endpoints have changed. A large mesh has such
+/// changes all the time.
 const ENDPOINTS: Duration = Duration::from_secs(2);
-/// Writes at once.
+/// How many writes are in progress at the same time.
 const AT_ONCE: usize = 8;
-/// Shortest time between the beginnings of two writes: 100 a second. A new leader may have to write thousands of
-/// statuses, and the API server has other clients.
+/// The shortest time between the beginnings of two writes, which permits 100 writes per second. A new leader may
+/// have to write thousands of statuses, and the API server also serves other clients.
 const PACE: Duration = Duration::from_millis(10);
 /// Longest wait for the answer to a write. A healthy API server answers much sooner.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Objects that are judged during one access to the index. Meanwhile the index accepts no change.
+/// For how many objects a status is computed while the index is locked. Meanwhile the index accepts no change.
 const JUDGED: usize = 256;
 
-/// Follows the statuses of routes and policies, and writes those that the mesh wants otherwise.
+/// Follows the status of routes and policies, and writes it where it should be different.
 pub struct StatusReconciler {
     client: Client,
     /// The namespace of the control plane.
     namespace: String,
-    /// The objects as last read, each with the version that a status replaces.
+    /// The routes and policies as last read, each with the version that a status replaces.
     objects: Mutex<BTreeMap<ObjectKey, JudgedObject>>,
     changes: Arc<Changes>,
     counts: Counts,
 }
 
-/// Changes of the state after which nothing was judged yet.
+/// Changes of the index after which no status was computed yet.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Something has changed on which any status may depend.
+    /// Any status may depend on the changes.
     all: Notify,
-    /// Endpoints have changed, on which the status of policies may depend.
+    /// The changes concern endpoints, on which only the status of policies may depend.
     endpoints: AtomicBool,
 }
 
@@ -70,12 +70,13 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// A route or a policy. If it cannot be understood, also the reason.
+/// A route or a policy and, if it cannot be parsed, the reason.
 #[derive(Clone)]
 struct JudgedObject {
     object: Object,
     misread: Option<String>,
-    /// Whether the API server has refused the status. It would refuse it again until the object changes.
+    /// Whether the API server has rejected the status. It would reject the same status again until the object
+    /// changes.
     refused: bool,
 }
 
@@ -83,14 +84,14 @@ struct JudgedObject {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct AffectedStatuses {
-    /// The status of any object.
+    /// All of them.
     all: bool,
-    /// The status of those that depend on endpoints.
+    /// The statuses that depend on endpoints.
     endpoints: bool,
 }
 
 impl AffectedStatuses {
-    /// The statuses that depend on fetched keys of tokens.
+    /// The statuses that depend on fetched keys of token issuers, which may be any.
     pub const KEYS: Self = Self { all: true, endpoints: false };
 }
 
@@ -103,16 +104,16 @@ struct DueStatus {
     status: Value,
 }
 
-/// Which objects have to be judged.
+/// Which objects need their status computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum JudgedKinds {
-    /// Those whose status depends on endpoints.
+    /// The objects whose status depends on endpoints.
     Policies,
     All,
 }
 
 impl StatusReconciler {
-    /// Knows no object yet. `namespace` is the control plane's.
+    /// Creates the reconciler without any object. `namespace` is the control plane's.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
@@ -124,8 +125,8 @@ impl StatusReconciler {
         }
     }
 
-    /// Notes changes. Call it before the changes are applied to the state, and afterwards pass the result to
-    /// [`applied`](Self::applied).
+    /// Records changes of objects. The caller calls this before it applies the changes to the index, and then
+    /// passes the result to [`applied`](Self::applied).
     pub fn note(&self, changes: &[ObjectChange]) -> AffectedStatuses {
         let mut bearing = AffectedStatuses::default();
         let mut objects = self.objects();
@@ -153,7 +154,7 @@ impl StatusReconciler {
         bearing
     }
 
-    /// Reports that the noted changes have been applied to the state.
+    /// Records that the changes were applied to the index, so that statuses can be computed.
     pub fn applied(&self, bearing: AffectedStatuses) {
         if bearing.endpoints {
             self.changes.endpoints.store(true, Ordering::Relaxed);
@@ -163,7 +164,7 @@ impl StatusReconciler {
         }
     }
 
-    /// Notes objects that cannot be understood, each with the reason.
+    /// Records objects that cannot be parsed, each with the reason.
     pub fn misread(&self, misread: impl IntoIterator<Item = (Object, String)>) {
         let mut objects = self.objects();
         for (object, reason) in misread {
@@ -176,7 +177,7 @@ impl StatusReconciler {
 
     /// Writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, state: &PlaneState, leads: watch::Receiver<bool>) {
-        // A new leader judges everything, because the previous one may have left anything unwritten.
+        // A new leader computes every status, because the previous leader may not have written all.
         while_leading(leads, || Observed {
             own: self,
             state,
@@ -214,7 +215,7 @@ impl StatusReconciler {
         all.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
     }
 
-    /// Writes statuses. Returns whether some of them have to be tried again.
+    /// Writes statuses. Returns whether some of them have to be written again.
     async fn write(&self, due: Vec<DueStatus>) -> bool {
         let writes = paced(due).map(|due| self.write_one(due));
         let written = writes.buffer_unordered(AT_ONCE);
@@ -228,8 +229,8 @@ impl StatusReconciler {
         let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
-        // The list of conditions has one owner for the API server, so the patch replaces it as a whole, and only in
-        // the version that was read. So nothing is lost that others have added meanwhile.
+        // To the API server, the list of conditions is one field. So the patch replaces the whole list, but only
+        // in the version that was read, so that conditions that other clients have added meanwhile are not lost.
         let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
         let params =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
@@ -249,7 +250,7 @@ impl StatusReconciler {
                 tracing::info!(object = %key, "status written");
                 false
             }
-            // The watch is about to report its newest version or its deletion.
+            // The object has changed or was deleted, and the watch will report that.
             Err(leno_kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 count(&self.counts.conflicts);
                 false
@@ -270,7 +271,7 @@ impl StatusReconciler {
         }
     }
 
-    /// Notes that a status must not be written again for this version of an object.
+    /// Records that the status must not be written again for this version of the object.
     fn refuse(&self, key: &ObjectKey, version: &str) {
         if let Some(one) = self.objects().get_mut(key) {
             let read = written(&one.object);
@@ -279,25 +280,25 @@ impl StatusReconciler {
     }
 
     fn objects(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, JudgedObject>> {
-        // Ignores poisoning: entries are inserted and removed as a whole.
+        // Poisoning is ignored, because entries are inserted and removed as a whole.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What has to be judged while this replica leads.
+/// What this replica has observed while it leads.
 struct Observed<'a> {
     own: &'a StatusReconciler,
     state: &'a PlaneState,
     which: Option<JudgedKinds>,
     /// What each replica reports, by the name of its pod.
     replicas: Reflection<String, BTreeMap<String, OlderProxies>>,
-    /// The union of these reports, by policy. `None` until the pods were read or turned out to be unreadable.
-    /// Otherwise a new leader would first write that all proxies enforce all policies.
+    /// The union of these reports, by policy. `None` until the pods were listed or could not be listed. Without
+    /// this distinction, a new leader would first write that all proxies enforce all policies.
     older: Option<BTreeMap<String, OlderProxies>>,
 }
 
 enum Observation {
-    /// These objects have to be judged.
+    /// The status of these objects has to be computed.
     Changed(JudgedKinds),
     /// A replica's pod: its name and its report.
     Replica(WatchReport<(String, BTreeMap<String, OlderProxies>)>),
@@ -317,12 +318,14 @@ impl Observed<'_> {
 impl Reconciler for Observed<'_> {
     type Observation = Observation;
 
-    /// Longer than by default: a rollout changes many things at once, and people read a status only afterwards.
+    /// Longer than by default, because a rollout changes many things at once, and people read a status only
+    /// afterwards.
     const GATHER: Duration = Duration::from_millis(100);
     const PAUSE: Duration = Duration::ZERO;
     const RETRY: Duration = Duration::from_secs(2);
 
-    /// The objects themselves are not watched here: the index receives them, and its changes are noted.
+    /// The objects themselves are not watched here. The index receives them, and its changes are recorded by
+    /// [`note`](StatusReconciler::note).
     fn watches(&self) -> BoxStream<'static, Observation> {
         let all = stream::unfold(Arc::clone(&self.own.changes), |changes| async move {
             changes.all.notified().await;
@@ -392,7 +395,7 @@ impl Changes {
     }
 }
 
-/// Yields the items at a bounded rate ([`PACE`]).
+/// Yields the items at a bounded rate, one in each [`PACE`].
 fn paced<T: Send>(items: Vec<T>) -> impl Stream<Item = T> + Send {
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -407,7 +410,7 @@ fn is_judged(kind: Kind) -> bool {
     kind.is_policy() || Kind::ROUTES.contains(&kind)
 }
 
-/// The status that an object should have, if it has another.
+/// The status that an object should have; `None` if it has that status.
 fn due(
     index: &Index,
     JudgedObject { object, misread, .. }: &JudgedObject,
@@ -415,7 +418,7 @@ fn due(
     now: &Time,
 ) -> Option<DueStatus> {
     let key = object.key();
-    // Only the status of these kinds depends on features of proxies.
+    // Proxies of an earlier release may not support all policies of this kind, so its status depends on them.
     let older = match key.kind {
         Kind::AuthorizationPolicy => older.get(&format!("{}/{}", key.namespace, key.name)),
         _ => None,
@@ -431,7 +434,7 @@ fn due(
     Some(DueStatus { key, api_version, version, status })
 }
 
-/// The `apiVersion` in which an object was read, and the version that a new status replaces.
+/// The `apiVersion` in which the object was read, and the version that a new status replaces.
 fn written(object: &Object) -> Option<(&str, &str)> {
     let (api_version, metadata) = match object {
         Object::HttpRoute(route) => (&route.api_version, &route.metadata),

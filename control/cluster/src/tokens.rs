@@ -1,4 +1,4 @@
-//! Finds out whose a token is, by asking the API server (`TokenReview`).
+//! Determines the owner of a token with a request to the API server (`TokenReview`).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,24 +28,24 @@ pub use served_pods::NODE_ACCOUNT;
 /// The default audience of proxies' tokens.
 pub const AUDIENCE: &str = "leno";
 
-/// Reviews at once. Each costs the API server a signature check, and it has other work.
+/// Most reviews at a time. Each makes the API server verify a signature, and the API server has other work.
 const AT_ONCE: usize = 16;
-/// Reviews at once of tokens whose key the cluster does not publish. Such tokens are junk, or are signed in the
-/// minutes in which the cluster replaces its key. They must not delay other tokens.
+/// Most reviews at a time of tokens whose key the cluster does not publish. Such a token is junk, or was signed in
+/// the minutes in which the cluster replaces its key. These reviews must not delay those of other tokens.
 const UNKNOWN_AT_ONCE: usize = 2;
-/// The longest check of a token, with all waits for turns and for answers of the API server. A proxy waits 5 s for
-/// its certificate, and should learn why it gets none.
+/// The longest check of a token, including waits for permits and for the API server. A proxy waits 5 s for its
+/// certificate and should receive the reason if it gets none.
 const ANSWER: Duration = Duration::from_secs(4);
-/// How long to wait for the watch to report the pod of a proxy that is already asking.
+/// How long to wait until the watch reports the pod of a proxy that has already sent a request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The extra field in which the API server names the pod for which a token was made.
+/// The extra fields in which the API server names the pod for which a token was issued.
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
-/// The prefix of service accounts' user names. Namespace and name follow.
+/// The prefix of the user names of service accounts. Namespace and name follow it.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Identifies the owners of tokens by asking the API server.
+/// Determines the owners of tokens with the API server.
 pub struct TokenReviewer {
     api: Api<TokenReview>,
     audience: String,
@@ -58,7 +58,7 @@ pub struct TokenReviewer {
     counts: Counts,
 }
 
-/// Counts reviews by their results.
+/// Counts reviews by their result.
 #[derive(Debug, Default)]
 struct Counts {
     accepted: AtomicU64,
@@ -68,7 +68,7 @@ struct Counts {
     unsigned: AtomicU64,
 }
 
-/// Why the API server gave no result.
+/// Why the API server has given no result.
 #[derive(Debug, thiserror::Error)]
 enum ReviewFailure {
     #[error("the API server did not answer within {ANSWER:?}")]
@@ -78,8 +78,8 @@ enum ReviewFailure {
 }
 
 impl TokenReviewer {
-    /// Reviews tokens for an audience. Identities are in `trust_domain`. Node proxies use the service account
-    /// [`NODE_ACCOUNT`] in `namespace`, which is the control plane's.
+    /// Reviews tokens for an audience. Identities are in `trust_domain`. `namespace` is the control plane's; it
+    /// contains the service account of node proxies, [`NODE_ACCOUNT`].
     #[must_use]
     pub fn new(client: Client, audience: &str, trust_domain: TrustDomain, namespace: &str) -> Self {
         Self {
@@ -159,7 +159,7 @@ impl TokenReviewer {
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience]) };
         let review = TokenReview { spec, ..TokenReview::default() };
         let asked = async {
-            // The semaphore is never closed.
+            // Acquiring cannot fail, because the semaphore is never closed.
             let _turn = turns.acquire().await;
             self.api.create(&PostParams::default(), &review).await
         };
@@ -169,7 +169,7 @@ impl TokenReviewer {
     }
 
     fn cache(&self) -> MutexGuard<'_, ReviewCache> {
-        // Ignores poisoning: entries are inserted and removed as a whole.
+        // Poisoning is ignored, because entries are inserted and removed as a whole.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -197,7 +197,7 @@ impl Authenticator for TokenReviewer {
         &'a self,
         _instance: &'a InstanceName,
     ) -> AnswerFuture<'a, Option<Identity>> {
-        // Nothing to look up here: a pod's service account is in the index.
+        // No request is needed, because the index has the service accounts of pods.
         Box::pin(std::future::ready(None))
     }
 
@@ -220,14 +220,14 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What the API server's answer proves.
+/// The owner of a token according to the API server's answer.
 fn proven(status: TokenReviewStatus, audience: &str, trust_domain: &TrustDomain) -> Reviewed {
     if status.authenticated != Some(true) {
         let error = status.error.filter(|error| !error.is_empty());
         let error = error.unwrap_or_else(|| "it gives no reason".to_owned());
         return Err(format!("the API server does not accept the token: {error}"));
     }
-    // An API server that does not know audiences names none, and has not checked them.
+    // An API server that does not support audiences names none in its answer, and has not checked them.
     if !status.audiences.iter().flatten().any(|found| found == audience) {
         return Err(format!("the API server does not say that the token is for {audience:?}"));
     }
@@ -306,8 +306,9 @@ mod tests {
         }
     }
 
-    /// Formerly the review of a token and the read of a pod had separate time limits, which together exceeded the
-    /// time that a proxy waits. So the proxy learned no reason, and it asked again before the first request had ended.
+    /// Regression: the review of a token and the read of a pod had separate time limits, which together exceeded
+    /// the time that a proxy waits. So the proxy did not get the reason, and repeated its request before the first
+    /// one had ended.
     #[tokio::test(start_paused = true)]
     async fn a_check_of_a_token_ends_before_the_proxy_stops_waiting() {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

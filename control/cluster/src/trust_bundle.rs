@@ -1,5 +1,5 @@
-//! Publishes the mesh's trust bundle as a `ClusterTrustBundle` (KEP-3257), which pods can mount without Leno, while
-//! this replica leads.
+//! Publishes the mesh's trust bundle as a `ClusterTrustBundle` (KEP-3257), while this replica leads. Pods can
+//! mount such an object without further help of Leno.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use crate::pem::pem;
 use crate::reconcile::{Reconciler, while_leading};
 use crate::roots::changes;
 
-/// The name of the object, which has to begin with the signer's.
+/// The name of the object. It must begin with the signer's name.
 pub const TRUST_BUNDLE: &str = "leno.dev:identity:mesh";
 pub(crate) const KIND: CertificatesKind = CertificatesKind {
     kind: "ClusterTrustBundle",
@@ -33,7 +33,7 @@ pub(crate) const KIND: CertificatesKind = CertificatesKind {
 };
 /// The field manager of its fields.
 const FIELD_MANAGER: &str = "leno-controller";
-/// The `ClusterRole` that grants the rights to the object. It is the object's owner, so that the API server's
+/// The name of the `ClusterRole` that grants the rights to the object. It owns the object, so the API server's
 /// garbage collection removes the object together with it.
 const OWNER: &str = "leno-trust-bundle";
 /// Longest wait for all answers of the API server in one round.
@@ -54,16 +54,16 @@ pub struct TrustBundleReconciler {
 /// What a replica knows about the object.
 #[derive(Debug, PartialEq, Eq)]
 enum Published {
-    /// Nothing: it has not read the object yet, or does not lead any more.
+    /// Nothing: this replica has not read the object yet, or no longer leads.
     Unknown,
-    /// The API server does not serve the kind, so no pod mounts it.
+    /// The API server does not serve the kind, so no pod can mount the object.
     Unserved,
     /// This replica leads, and the object had these roots when it was last read.
     Roots(Option<String>),
 }
 
 impl TrustBundleReconciler {
-    /// For the roots that the authority has at each moment.
+    /// Creates the reconciler, which publishes the roots that the authority has at each moment.
     #[must_use]
     pub fn new(client: Client, authority: Arc<Authority>, is_wanted: bool) -> Self {
         let published = Mutex::new(Published::Unknown);
@@ -71,7 +71,7 @@ impl TrustBundleReconciler {
         Self { client, authority, is_wanted, published, written, failed }
     }
 
-    /// Whether pods that mount the object get the authority's current roots. False if that is not known.
+    /// Whether pods that mount the object get the authority's current roots; false if this is not known.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match &*self.published() {
@@ -100,8 +100,8 @@ impl TrustBundleReconciler {
         .await;
     }
 
-    /// Removes the object that an earlier configuration has left. If the right to remove it is gone, so is its
-    /// owner, and the API server removes the object.
+    /// Removes the object that an earlier configuration has left. If the control plane no longer has the right to
+    /// remove it, its owner was deleted, and the API server removes the object.
     async fn remove(&self) {
         let failure = match timeout(ANSWERS, self.delete()).await {
             Ok(Ok(())) => return,
@@ -147,11 +147,12 @@ impl TrustBundleReconciler {
     }
 
     fn published(&self) -> MutexGuard<'_, Published> {
-        // Ignores poisoning: the value is replaced as a whole.
+        // Poisoning is ignored, because the value is only replaced as a whole.
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The content that the object should have: all roots that proxies trust, including those of another authority.
+    /// The content that the object should have: all roots that proxies trust, including those of another authority
+    /// of the trust domain.
     fn wanted(&self) -> String {
         self.authority.trust().bundle_der().iter().map(|root| pem(root)).collect()
     }
@@ -186,7 +187,8 @@ impl Observed<'_> {
             },
             "spec": {"signerName": SIGNER, "trustBundle": roots},
         });
-        // Server-side apply creates the object if needed; a right to this name alone is sufficient.
+        // Server-side apply creates the object if it does not exist. The control plane needs only the right to
+        // this name.
         let applied = apply(&self.api, FIELD_MANAGER, TRUST_BUNDLE, &object).await;
         applied.map(drop).map_err(|error| error.to_string())
     }

@@ -1,6 +1,6 @@
-//! What a replica reports about proxies of earlier releases that do not enforce all policies of their workloads. A
-//! condition of its pod tells users. An annotation of its pod tells the leader, which writes the status of the
-//! policies.
+//! Reports proxies of earlier releases that do not enforce all policies of their workloads. A replica reports them
+//! in a condition of its pod, which is for users, and in an annotation of its pod, from which the leader writes
+//! the status of the policies.
 //!
 //! ```text
 //!  streams of a replica ──► annotation of its pod ──┐
@@ -19,12 +19,13 @@ use crate::replica::ReplicaPodCondition;
 
 /// The condition of the replica's pod; `leno check` reads it.
 pub const POLICIES_CONDITION: &str = "leno.dev/PoliciesEnforced";
-/// The annotation of the replica's pod with the policies that are not enforced, by [`unenforced_annotation`].
+/// The annotation of the replica's pod that lists policies that are not enforced. Its value is made by
+/// [`unenforced_annotation`].
 pub const UNENFORCED_ANNOTATION: &str = "leno.dev/unenforced-policies";
-/// How many workloads are named. Further ones are only counted.
+/// How many workloads are named. Others are only counted.
 const NAMED: usize = 16;
-/// Longest annotation, in bytes, because every client that reads pods receives it. It has room for about 150
-/// policies. Those beyond are missing from it, so their status does not mention older proxies.
+/// Longest annotation, in bytes. It is bounded because every client that reads pods receives it. About 150
+/// policies fit. Policies that do not fit are left out, so their status does not mention older proxies.
 const MAX_ANNOTATION: usize = 16 << 10;
 
 /// The annotation's entry for a policy.
@@ -32,12 +33,12 @@ const MAX_ANNOTATION: usize = 16 << 10;
 struct Entry {
     /// Workloads, as `namespace/name`.
     workloads: BTreeSet<String>,
-    /// How many other workloads there are.
+    /// How many workloads are not named in `workloads`.
     #[serde(default)]
     others: usize,
 }
 
-/// Whether all connected proxies enforce the policies that they were sent, as the condition [`POLICIES_CONDITION`].
+/// The condition [`POLICIES_CONDITION`]: whether all connected proxies enforce the policies that they received.
 #[must_use]
 pub fn policies_enforced(unenforced: &[UnenforcedPolicies]) -> ReplicaPodCondition {
     let mut lines: Vec<String> = unenforced.iter().take(NAMED).map(line).collect();
@@ -69,13 +70,13 @@ fn line(of: &UnenforcedPolicies) -> String {
 #[must_use]
 pub fn unenforced_annotation(policies: &BTreeMap<String, UnenforcingWorkloads>) -> Option<String> {
     let mut entries = serde_json::Map::new();
-    // Counts the braces.
+    // Begins with the length of the two braces.
     let mut length = 2;
     for (policy, UnenforcingWorkloads { workloads, count }) in policies {
         let others = count - workloads.len();
         let workloads: Vec<String> = workloads.iter().map(ToString::to_string).collect();
         let entry = json!({"workloads": workloads, "others": others});
-        // Adds two quotation marks, a colon and a comma.
+        // Adds the length of two quotation marks, a colon and a comma.
         length += policy.len() + entry.to_string().len() + 4;
         if length > MAX_ANNOTATION {
             break;
@@ -85,8 +86,8 @@ pub fn unenforced_annotation(policies: &BTreeMap<String, UnenforcingWorkloads>) 
     (!entries.is_empty()).then(|| Value::Object(entries).to_string())
 }
 
-/// The content of the annotation of a replica's pod, by policy. Empty if the replica belongs to another release
-/// with another format.
+/// The content of the annotation of a replica's pod, by policy; empty if the replica is of another release that
+/// uses another format.
 pub(crate) fn older_proxies(pod: &Pod) -> BTreeMap<String, OlderProxies> {
     let annotations = pod.metadata.annotations.as_ref();
     let Some(text) = annotations.and_then(|all| all.get(UNENFORCED_ANNOTATION)) else {

@@ -4,8 +4,9 @@
 //! ```text
 //!  Gateway shop/edge ──► ServiceAccount, Deployment, Service shop/edge, owned by it ──► its status
 //! ```
-//! The objects are owned by the Gateway, so that they are deleted with it. An object of the same name that another
-//! client made is left alone. Otherwise a Gateway with the name of a service account would get that account's identity.
+//! The Gateway owns the objects, so that they are deleted with it. An object of the same name that another client
+//! has created is not changed. Otherwise the author of a Gateway with the name of an existing service account
+//! would get that account's identity.
 
 mod objects;
 mod status;
@@ -40,25 +41,26 @@ use crate::reconcile::{Reconciler, while_leading};
 use objects::{WaypointPlan, WaypointRefusal, plan};
 use status::{WaypointState, status};
 
-/// The class of Gateways that are waypoints.
+/// The name of the GatewayClass of waypoints.
 pub const WAYPOINT_CLASS: &str = "leno-waypoint";
-/// The label that names the Gateway's class on the objects of the Gateway.
+/// The label on the objects of a Gateway that names the Gateway's class.
 const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
 /// The field manager of the written fields.
 const FIELD_MANAGER: &str = "leno-controller";
 /// Longest wait for all answers about one Gateway.
 const ANSWERS: Duration = Duration::from_secs(10);
-/// The wait after objects of a Gateway could not be written, for example because the control plane has no right to.
+/// The wait after objects of a Gateway could not be written, for example because the control plane has no right to
+/// write them.
 const RETRY: Duration = Duration::from_secs(15);
-/// The wait after objects of a Gateway were written, in case another client changes them again and again.
+/// The wait after objects of a Gateway were written, in case another client keeps changing them.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Most Gateways that are kept. Gateways beyond get no waypoint.
+/// Most Gateways that get a waypoint.
 const MOST: usize = 1_000;
-/// Gateways that are written at once.
+/// For how many Gateways objects are written at the same time.
 const AT_ONCE: usize = 4;
 
-/// Keeps the objects and the status of each Gateway of the class. If the kind is not installed, it has nothing to
-/// do.
+/// Keeps the objects and the status of each Gateway of the class up to date. Does nothing if the kind is not
+/// installed.
 pub struct WaypointReconciler {
     client: Client,
     is_wanted: bool,
@@ -71,8 +73,8 @@ pub struct WaypointReconciler {
 }
 
 impl WaypointReconciler {
-    /// `pod` is the spec of a waypoint's pods, without the service account; `None` if no Gateway becomes a
-    /// waypoint.
+    /// Creates the reconciler. `pod` is the spec of a waypoint's pods, without the service account; `None` if
+    /// waypoints are disabled.
     #[must_use]
     pub fn new(client: Client, pod: Option<Value>) -> Self {
         let [written, failed, beyond] = std::array::from_fn(|_| AtomicU64::new(0));
@@ -115,8 +117,8 @@ impl WaypointReconciler {
         let owner = (name.as_str(), plan.uid.as_str());
         let account = put(&accounts, owner, ("ServiceAccount", &plan.account), true).await?;
         let service = put(&services, owner, ("Service", &plan.service), true).await?;
-        // The selector of a Deployment cannot change. So an apply cannot take over a Deployment of another client,
-        // and it need not be created first.
+        // The selector of a Deployment cannot be changed, so an apply cannot take over another client's
+        // Deployment. So the Deployment need not be created before it is applied.
         let deployment = put(&deployments, owner, ("Deployment", &plan.deployment), false).await?;
         self.written.fetch_add(1, Ordering::Relaxed);
         Ok(WrittenObjects {
@@ -158,7 +160,7 @@ impl WaypointReconciler {
                 self.written.fetch_add(1, Ordering::Relaxed);
                 return Some(stored);
             }
-            // The watch is about to report another version or the deletion.
+            // The object has changed or was deleted, and the watch will report that.
             Ok(Err(error)) if is_status(&error, 409) || is_status(&error, 404) => return None,
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "no answer of the API server".to_owned(),
@@ -175,8 +177,8 @@ impl WaypointReconciler {
     }
 }
 
-/// Applies an object, unless one of this name exists that does not belong to the Gateway. With `is_made_first`, the
-/// object is created before it is applied, so that an object that another client makes at the same moment is not taken
+/// Applies an object, unless one of this name exists that does not belong to the Gateway. With `is_made_first`,
+/// the object is first created, so that an object that another client creates at the same moment is not taken
 /// over.
 async fn put<K>(
     api: &Api<K>,
@@ -208,7 +210,7 @@ where
                 "there is a {kind} {name} that does not belong to this Gateway: rename one of them, or delete it"
             ));
         }
-        // Applies only to the version that was read.
+        // The apply is only valid for the version that was read.
         document["metadata"]["resourceVersion"] = json!(there.meta().resource_version);
     }
     apply(api, FIELD_MANAGER, name, &document).await.map_err(failed)
@@ -219,10 +221,10 @@ fn resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, "gateways")
 }
 
-/// Namespace and name of a Gateway and its objects.
+/// The namespace and name of a Gateway, which its objects share.
 type Key = (String, String);
 
-/// What was stored for a Gateway's objects.
+/// The versions of a Gateway's objects that were written or reported.
 #[derive(Clone, Debug, PartialEq)]
 struct WrittenObjects {
     /// The generation of the Deployment's spec.
@@ -232,9 +234,9 @@ struct WrittenObjects {
     account: Option<String>,
 }
 
-/// What happened to the objects of a Gateway.
+/// The result of writing the objects of a Gateway.
 struct Outcome {
-    /// The hash of what was written.
+    /// The hash of the objects that were written.
     plan: u64,
     written: Result<WrittenObjects, String>,
     at: Instant,
@@ -244,7 +246,7 @@ struct Outcome {
 #[derive(Debug)]
 struct Waypoint {
     gateway: DynamicObject,
-    /// The hash of the objects that it needs, or why it becomes no waypoint.
+    /// The hash of the objects that the Gateway needs, or why it cannot become a waypoint.
     plan: Result<u64, WaypointRefusal>,
 }
 
@@ -255,14 +257,14 @@ impl Waypoint {
     }
 }
 
-/// The part of a Deployment that is kept in memory.
+/// The fields of a Deployment that are kept in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DeploymentState {
     generation: Option<i64>,
     available: i32,
 }
 
-/// The part of a Service that is kept in memory.
+/// The fields of a Service that are kept in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ServiceState {
     version: Option<String>,
@@ -349,7 +351,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// The statuses that have to be written.
+    /// The statuses that have to be written, each with its Gateway.
     fn statuses(&self) -> Vec<(Key, Value)> {
         if !self.is_complete() {
             return Vec::new();
@@ -433,7 +435,7 @@ impl Reconciler for Observed<'_> {
             Observation::Account(WatchReport::Event(event)) => {
                 return self.accounts.take(event, |(key, version)| (key, Some(version)));
             }
-            // The kind is not installed.
+            // This error means that the kind is not installed.
             Observation::Gateway(WatchReport::Failed(
                 WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
             )) if is_status(&error, 404) => return,
@@ -458,7 +460,8 @@ impl Reconciler for Observed<'_> {
         if !self.statuses().is_empty() {
             return None;
         }
-        // `None` if one of them need not wait; otherwise all of them have failed or were written lately.
+        // `None` if one of the Gateways can be written now. Otherwise each has failed or was written lately, and
+        // has to wait.
         let waits: Option<Vec<Instant>> = self.due().into_iter().map(|(.., wait)| wait).collect();
         waits?.into_iter().min()
     }
@@ -478,7 +481,7 @@ impl Reconciler for Observed<'_> {
         let outcomes: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
         for (key, plan, written) in outcomes {
             if let Ok(written) = &written {
-                // The watches will report the same later.
+                // Recorded now, because the watches report it later.
                 let before = self.deployments.values().get(&key).copied().unwrap_or_default();
                 let state = DeploymentState { generation: written.generation, ..before };
                 self.deployments.insert(key.clone(), state);

@@ -1,4 +1,5 @@
-//! Keeps the roots by which the API server verifies the webhooks' certificates, while this replica leads.
+//! Keeps the roots in the webhooks' configurations up to date, while this replica leads. The API server verifies
+//! the webhooks' certificates with these roots.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
@@ -25,26 +26,27 @@ use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 use crate::roots::changes;
 
-/// The configuration of the webhook that injects proxies into pods.
+/// The name of the configuration of the webhook that injects proxies into pods.
 pub const INJECTOR: &str = "leno-injector";
-/// The configuration of the webhook that validates objects.
+/// The name of the configuration of the webhook that validates objects.
 pub const VALIDATOR: &str = "leno-validator";
 
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Keeps two things in the webhooks' configurations: the roots by which the API server verifies our certificate,
-/// and the paths with the secret by which the API server authenticates itself. It creates no configuration: if there is
-/// none, there is no webhook.
+/// Keeps two things in the webhooks' configurations up to date: the roots with which the API server verifies the
+/// control plane's certificate, and the secret paths by which the API server proves its identity. It creates no
+/// configuration; without a configuration, the API server calls no webhook.
 pub struct WebhookReconciler {
     client: Client,
     authority: Arc<Authority>,
-    /// The paths of the webhooks, which contain their secret.
+    /// The secret paths of the two webhooks.
     inject: String,
     validate: String,
-    /// Hashes bundles.
+    /// Hashes roots.
     hashes: RandomState,
-    /// The hash of the bundle that all configurations have; a different value while one does not have it.
+    /// The hash of the roots that all configurations have. While some configuration has other roots, a different
+    /// value.
     settled: AtomicU64,
     written: AtomicU64,
     failed: AtomicU64,
@@ -58,8 +60,8 @@ struct Observed<'a> {
 }
 
 impl WebhookReconciler {
-    /// For the roots that the authority has at each moment. The paths are those of the webhook that injects proxies
-    /// into pods, and of the webhook that validates objects.
+    /// Creates the reconciler, which writes the roots that the authority has at each moment. The paths are those
+    /// of the injecting and of the validating webhook.
     #[must_use]
     pub fn new(
         client: Client,
@@ -71,8 +73,8 @@ impl WebhookReconciler {
         Self { client, authority, inject, validate, hashes, settled, written, failed }
     }
 
-    /// Whether the API server verifies the webhooks by the authority's current roots, as far as this replica saw
-    /// while it led. True if there is no configuration, because the API server then calls no webhook.
+    /// Whether the API server verifies the webhooks with the authority's current roots, as far as this replica has
+    /// observed while it led. True if there is no configuration, because the API server then calls no webhook.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Relaxed) == self.hashes.hash_one(self.bundle())
@@ -90,12 +92,12 @@ impl WebhookReconciler {
         counts::render(text, ("webhook_roots_total", help), &results);
     }
 
-    /// The roots as PEM in base64.
+    /// The roots as PEM, encoded in base64.
     fn bundle(&self) -> String {
         BASE64.encode(self.authority.trust().roots_pem().as_bytes())
     }
 
-    /// Writes a patch. Returns the configuration as it is stored then.
+    /// Writes a patch. Returns the configuration that is stored afterwards.
     async fn write<K>(&self, name: &str, patch: &Value) -> Option<Value>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
@@ -199,8 +201,8 @@ fn as_json(object: &impl Serialize) -> Value {
     serde_json::to_value(object).expect("an object of Kubernetes is JSON")
 }
 
-/// The patch that gives a configuration's webhooks these roots and this path of our service; `None` if they have
-/// them. The patch changes entries of the list by their names, and nothing else in them.
+/// The patch that gives the webhooks in a configuration these roots and this path; `None` if they have both. The
+/// patch selects entries of the list by their names, and changes nothing else in them.
 fn patch(found: &Value, bundle: &str, path: &str) -> Option<Value> {
     let hooks = found["webhooks"].as_array()?;
     let changed = hooks.iter().filter_map(|hook| {

@@ -1,4 +1,5 @@
-//! The Gateway API's `XMesh`, which tells what the mesh supports, kept while this replica leads.
+//! Keeps the Gateway API's `XMesh` up to date, which lists the features that the mesh supports, while this replica
+//! leads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,10 +23,10 @@ use tokio::time::timeout;
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 
-/// The name of the object that is created if there is none.
+/// The name of the object that is created if the mesh has none.
 pub const MESH: &str = "leno";
-/// The features of the mesh, by the names of the Gateway API: all that its conformance suite can test in a mesh.
-/// `e2e/conformance` compares them. In ascending order, as GEP-3949 requires.
+/// The features of the mesh, by their names in the Gateway API: all that its conformance suite can test in a mesh.
+/// A test in `e2e/conformance` compares this list. It is sorted, as GEP-3949 requires.
 pub const FEATURES: [&str; 17] = [
     "GRPCRoute",
     "HTTPRoute",
@@ -46,26 +47,26 @@ pub const FEATURES: [&str; 17] = [
     "MeshHTTPRouteSchemeRedirect",
 ];
 
-/// The part of an installation that owns the object, so that the API server's garbage collection removes the object
-/// with it.
+/// The name of the installed object that owns the `XMesh`, so that the API server's garbage collection removes
+/// both together.
 const OWNER: &str = "leno-controller";
 /// Longest wait for all answers of the API server in one round.
 const ANSWERS: Duration = Duration::from_secs(20);
-/// Most objects that are kept. A mesh needs one.
+/// Most `XMesh` objects that are followed. A mesh needs one.
 const MOST: usize = 32;
 
-/// Creates our `XMesh`, and keeps the status of each that names this controller up to date. If the kind is not
-/// installed, it has nothing to do.
+/// Creates the mesh's own `XMesh`, and keeps the status of each `XMesh` that names this controller up to date.
+/// Does nothing if the kind is not installed.
 pub struct XMeshReconciler {
     client: Client,
-    /// A text that names this mesh.
+    /// A text that identifies this mesh.
     instance: String,
     written: AtomicU64,
     failed: AtomicU64,
 }
 
 impl XMeshReconciler {
-    /// For the mesh whose control plane runs in this namespace.
+    /// Creates the reconciler for the mesh whose control plane runs in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         let instance = format!("Leno {} in namespace {namespace}", env!("CARGO_PKG_VERSION"));
@@ -120,7 +121,7 @@ impl Observed<'_> {
         Api::all_with(self.own.client.clone(), &resource())
     }
 
-    /// Whether all objects are known and ours is not among them.
+    /// Whether all objects are known, and the mesh's own one is not among them.
     fn lacks_ours(&self) -> bool {
         self.meshes.is_complete() && !self.meshes.values().contains_key(MESH)
     }
@@ -130,7 +131,8 @@ impl Observed<'_> {
         let now = Timestamp::now().to_string();
         let patch = |(name, mesh): (&String, &DynamicObject)| {
             let status = status(mesh, &self.own.instance, &now)?;
-            // Only in the version that was read, so that nothing is lost that others have written meanwhile.
+            // Only applies to the version that was read, so that conditions that other clients have written
+            // meanwhile are not lost.
             let version = &mesh.metadata.resource_version;
             let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
             Some((name.clone(), patch))
@@ -138,7 +140,7 @@ impl Observed<'_> {
         self.meshes.values().iter().filter_map(patch).collect()
     }
 
-    /// Returns whether all was written.
+    /// Writes everything that is due. Returns whether all of it was written.
     async fn write(&mut self) -> Result<bool, Error> {
         let api = self.api();
         if self.lacks_ours() {
@@ -153,7 +155,7 @@ impl Observed<'_> {
                     self.own.written.fetch_add(1, Ordering::Relaxed);
                     self.meshes.insert(name, stored);
                 }
-                // The watch is about to report another version or the deletion.
+                // The object has changed or was deleted, and the watch will report that.
                 Err(error) if is_status(&error, 409) || is_status(&error, 404) => all = false,
                 Err(error) => return Err(error),
             }
@@ -181,12 +183,12 @@ impl Reconciler for Observed<'_> {
                 self.meshes.take(event, |mesh| (name(&mesh), Some(mesh)));
             }
             WatchReport::Resumed => {}
-            // The kind is not installed.
+            // This error means that the kind is not installed.
             WatchReport::Failed(
                 WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
             ) if is_status(&error, 404) => {}
-            // The state is not known, so nothing is written. The API server answers 429, for example, while it
-            // prepares to serve a kind.
+            // The state of the objects is not known, so nothing is written. For example, the API server answers
+            // 429 while it prepares to serve a kind.
             WatchReport::Failed(error) => {
                 tracing::warn!(%error, "XMesh cannot be followed; trying again")
             }
@@ -212,7 +214,7 @@ fn name(mesh: &DynamicObject) -> String {
     mesh.metadata.name.clone().unwrap_or_default()
 }
 
-/// The status that an `XMesh` should have. `None` if it is right already, or the object belongs to another mesh.
+/// The status that an `XMesh` should have; `None` if it has that status, or if it belongs to another mesh.
 fn status(mesh: &DynamicObject, instance: &str, now: &str) -> Option<Value> {
     let (spec, said) = (&mesh.data["spec"], &mesh.data["status"]);
     if spec["controllerName"] != CONTROLLER {

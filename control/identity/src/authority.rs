@@ -1,4 +1,4 @@
-//! The certificate authority: what it signs with, and what it certifies.
+//! The certificate authority: which key it signs with, and which certificates it issues.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,22 +33,21 @@ pub use store::{AuthorityDirectory, OperatorRequest, OperatorVerb};
 use root::Root;
 use signer::Signer;
 
-/// How far another machine's clock may be behind this one: certificates become valid this long
-/// before they are issued.
+/// By how much another machine's clock may be behind this one's: a certificate becomes valid this long before it
+/// is issued.
 ///
-/// Never longer than the certificate's own lifetime, so that a very short one stays short.
+/// This is never longer than the certificate's own lifetime, so that a very short lifetime is not extended much.
 pub const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
-/// Shortest lifetime of a workload's certificate: proxies renew at half of it and need time for
-/// that.
+/// Shortest lifetime of a workload's certificate. Proxies renew at half of the lifetime and need time for that.
 pub const MIN_LIFETIME: Duration = Duration::from_secs(10);
 
-/// The tolerance for clocks in certificates for a `PodCertificateRequest`. Kubernetes accepts none whose validity begins
-/// five minutes before its own time, or earlier. So the control plane's clock may be up to three minutes ahead of the API
-/// server's, or behind it.
+/// The tolerance for clocks in certificates for a `PodCertificateRequest`. Kubernetes rejects a certificate whose
+/// validity begins five or more minutes before its own time. So with this value the control plane's clock may
+/// differ from the API server's by up to three minutes.
 pub const POD_CLOCK_SKEW: Duration = Duration::from_mins(2);
 
-/// Shortest lifetime, from begin to end, of a certificate that Kubernetes accepts for a pod.
+/// Shortest validity, from begin to end, of a certificate that Kubernetes accepts for a pod.
 pub const MIN_POD_LIFETIME: Duration = Duration::from_hours(1);
 
 /// Longest lifetime of a workload's certificate, and how long a revocation is kept.
@@ -57,29 +56,29 @@ pub const MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 /// Default lifetime of a workload's certificate.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(24);
 
-/// Most roots of a trust bundle: those of a rotation of the root, and those of another authority. Proxies refuse a
-/// larger bundle, and would keep the previous one.
+/// Most roots of a trust bundle, including those of a rotation and those of another authority. Proxies reject a
+/// larger bundle and keep the previous one.
 pub const MAX_ROOTS: usize = 32;
 
 /// The label under which the webhooks' secret is derived from the authority's key.
 const WEBHOOK: &[u8] = b"leno webhook secret v1";
 
-/// A certificate authority of one trust domain. What it signs with may change while it is used.
+/// A certificate authority of one trust domain. Its keys and roots may change while it is in use.
 pub struct Authority {
     trust_domain: TrustDomain,
     current: watch::Sender<Arc<AuthorityTrust>>,
 }
 
-/// What an authority signs with and what verifiers trust, between two changes.
+/// The key with which an authority signs and the roots that verifiers trust, in the time between two changes.
 #[derive(Clone)]
 pub struct AuthorityTrust {
     state: AuthorityState,
     signer: Arc<Signer>,
     roots_pem: String,
     roots_der: Vec<Vec<u8>>,
-    /// Roots of other authorities of the same trust domain.
+    /// The roots of other authorities of the same trust domain.
     others_der: Vec<Vec<u8>>,
-    /// Roots of other trust domains.
+    /// The roots of other trust domains.
     federated_der: BTreeMap<TrustDomain, Vec<Vec<u8>>>,
 }
 
@@ -89,22 +88,21 @@ pub struct AuthorityTrust {
     "a trust bundle has {MAX_ROOTS} roots at most, but the mesh has {own} of its own, those of a rotation included, and another authority has {others}: remove roots that sign no certificate any more"
 )]
 pub struct TooManyRoots {
-    /// The mesh's own roots, of all phases of a rotation.
+    /// How many roots the mesh itself has, in all phases of a rotation.
     pub own: usize,
-    /// The roots of another authority of the trust domain.
+    /// How many roots other authorities of the trust domain have.
     pub others: usize,
 }
 
 impl Authority {
-    /// Loads the authority that is stored in a directory, or makes one there: a root of its own, or the issuer in the
-    /// files `tls.crt`, `tls.key` and `ca.crt` of the directory `issuer`.
+    /// Loads the authority that is stored in a directory. If there is none, creates one: with a new root, or with
+    /// the issuer in the files `tls.crt`, `tls.key` and `ca.crt` of the directory `issuer`.
     ///
     /// If two processes open the same new directory at once, both get the same root.
     ///
     /// # Errors
-    /// [`OpenError`] if a file cannot be read or written, if one file of a pair is missing, or if
-    /// it is not a currently valid authority of `trust_domain`. Existing files are never
-    /// overwritten.
+    /// [`OpenError`] if a file cannot be read or written, if one file of a pair is missing, or if the authority is
+    /// not valid at present or not of `trust_domain`. Existing files are never overwritten.
     pub fn open(
         directory: &Path,
         issuer: Option<&Path>,
@@ -115,7 +113,7 @@ impl Authority {
         Self::from_state(directory, state, trust_domain)
     }
 
-    /// An authority that exists only in memory, and so ends with the process.
+    /// Creates an authority that exists only in memory, and so ends with the process.
     ///
     /// # Errors
     /// [`OpenError::Generate`] if the system provides no random bytes.
@@ -125,7 +123,7 @@ impl Authority {
         Self::from_state(Path::new("memory"), state, trust_domain)
     }
 
-    /// A new root of a trust domain.
+    /// Creates a new root of a trust domain.
     ///
     /// # Errors
     /// [`OpenError::Generate`] if the system provides no random bytes.
@@ -133,10 +131,11 @@ impl Authority {
         Ok(Root::generate(trust_domain, SystemTime::now())?.signer())
     }
 
-    /// The authority of a state that is stored elsewhere than in a directory. `kept` is the place that errors name.
+    /// The authority with a state that is stored elsewhere than in a directory. `kept` is the place that errors
+    /// name.
     ///
     /// # Errors
-    /// [`OpenError`] if it cannot sign certificates that verifiers accept.
+    /// [`OpenError`] if the authority could not sign certificates that verifiers accept.
     pub fn from_state(
         kept: &Path,
         state: AuthorityState,
@@ -149,7 +148,7 @@ impl Authority {
         })
     }
 
-    /// Signs with another state from now on.
+    /// Replaces the state. All certificates from now on are signed with the new one.
     ///
     /// # Errors
     /// As for [`from_state`](Self::from_state). The authority is then unchanged.
@@ -163,12 +162,12 @@ impl Authority {
         Ok(())
     }
 
-    /// Has workloads trust the roots of another authority of the same trust domain, such as SPIRE, besides its own.
-    /// They replace those of an earlier call.
+    /// Makes workloads trust the roots of another authority of the same trust domain, such as SPIRE, besides the
+    /// mesh's own roots. The roots replace those of an earlier call.
     ///
     /// # Errors
-    /// [`TooManyRoots`] if a trust bundle has no room for them beside the own roots, those of a rotation included.
-    /// The roots of the earlier call then stay.
+    /// [`TooManyRoots`] if a trust bundle has no room for them besides the mesh's own roots, including those of a
+    /// rotation. The roots of the earlier call then stay.
     pub fn trust_others(&self, roots_der: Vec<Vec<u8>>) -> Result<(), TooManyRoots> {
         let mut result = Ok(());
         self.current.send_if_modified(|current| {
@@ -185,8 +184,8 @@ impl Authority {
         result
     }
 
-    /// Has workloads accept clients of another trust domain, verified by these roots alone. They replace those of
-    /// an earlier call for this domain. Does nothing for the authority's own trust domain.
+    /// Makes workloads accept clients of another trust domain, which are verified only with these roots. The roots
+    /// replace those of an earlier call for the same domain. Does nothing for the authority's own trust domain.
     pub fn federate(&self, domain: &TrustDomain, roots_der: Vec<Vec<u8>>) {
         if *domain == self.trust_domain {
             return;
@@ -202,27 +201,26 @@ impl Authority {
         });
     }
 
-    /// The trust domain whose identities it certifies.
+    /// The trust domain for whose identities the authority issues certificates.
     #[must_use]
     pub fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain
     }
 
-    /// What it signs with now.
+    /// The present key and roots.
     #[must_use]
     pub fn trust(&self) -> Arc<AuthorityTrust> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Receives each change.
+    /// A receiver of each change of the key or the roots.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Arc<AuthorityTrust>> {
         self.current.subscribe()
     }
 
-    /// The secret with which the API server authenticates itself to the control plane's webhooks.
-    /// All replicas derive the same secret from the authority's key; the key cannot be derived from
-    /// it.
+    /// The secret by which the API server proves its identity to the control plane's webhooks. All replicas derive
+    /// the same secret from the authority's key. The key cannot be derived from the secret.
     #[must_use]
     pub fn webhook_secret(&self) -> String {
         let trust = self.trust();
@@ -244,7 +242,7 @@ impl AuthorityTrust {
         Ok(Self { state, signer, roots_pem, roots_der, others_der, federated_der })
     }
 
-    /// Whether a trust bundle has room for the roots of the next state and for those of others.
+    /// Checks that a trust bundle has room for the roots of the next state and for those of other authorities.
     ///
     /// # Errors
     /// [`TooManyRoots`]
@@ -252,44 +250,45 @@ impl AuthorityTrust {
         TooManyRoots::check(next, &self.others_der)
     }
 
-    /// The state from which all else is derived.
+    /// The state from which everything else is derived.
     #[must_use]
     pub fn state(&self) -> &AuthorityState {
         &self.state
     }
 
-    /// Its own roots as PEM. They also verify the control plane's certificates.
+    /// The mesh's own roots as PEM. They also verify the control plane's certificates.
     #[must_use]
     pub fn roots_pem(&self) -> &str {
         &self.roots_pem
     }
 
-    /// Its own roots, one DER certificate each.
+    /// The mesh's own roots, one DER certificate each.
     #[must_use]
     pub fn roots_der(&self) -> &[Vec<u8>] {
         &self.roots_der
     }
 
-    /// The roots of other authorities of the trust domain, in DER.
+    /// The roots of other authorities of the trust domain, one DER certificate each.
     #[must_use]
     pub fn others_der(&self) -> &[Vec<u8>] {
         &self.others_der
     }
 
-    /// The roots of other trust domains, in DER.
+    /// The roots of other trust domains, one DER certificate each.
     #[must_use]
     pub fn federated_der(&self) -> &BTreeMap<TrustDomain, Vec<Vec<u8>>> {
         &self.federated_der
     }
 
-    /// The trust bundle of workloads: its own roots and those of others, one DER certificate each.
+    /// The trust bundle of workloads: the mesh's own roots and those of other authorities, one DER certificate
+    /// each.
     #[must_use]
     pub fn bundle_der(&self) -> Vec<Vec<u8>> {
         let others = self.others_der.iter().filter(|root| !self.roots_der.contains(root));
         self.roots_der.iter().chain(others).cloned().collect()
     }
 
-    /// The certificates from the one that signs to its root, in DER.
+    /// The certificates from the one that signs up to its root, in DER.
     #[must_use]
     pub fn chain_der(&self) -> Vec<Vec<u8>> {
         let signing = self.state.signing();
@@ -298,13 +297,13 @@ impl AuthorityTrust {
         chain.iter().cloned().chain(roots).map(|one| one.to_vec()).collect()
     }
 
-    /// The identifier of the key that signs, in lower-case hexadecimal.
+    /// The identifier of the signing key, in lower-case hexadecimal.
     #[must_use]
     pub fn issuer(&self) -> &str {
         &self.signer.key_id
     }
 
-    /// When the root or the issuer expires, whichever is first: no certificate lasts longer.
+    /// When the root or the issuer expires, whichever is first. No certificate is valid for longer.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
         self.signer.not_after
@@ -316,7 +315,7 @@ impl AuthorityTrust {
         self.signer.root_not_after
     }
 
-    /// When the signing certificate expires. If the mesh's own root signs, that is the root.
+    /// When the signing certificate expires. If the mesh's own root signs, this is the root's expiry.
     #[must_use]
     pub fn issuer_not_after(&self) -> SystemTime {
         self.signer.issuer_not_after
@@ -324,8 +323,8 @@ impl AuthorityTrust {
 }
 
 impl TooManyRoots {
-    /// Checks that a trust bundle has room for all roots of a state, in each of its phases, and for those of
-    /// another authority.
+    /// Checks that a trust bundle has room for all roots of a state, in each phase of its rotation, and for those
+    /// of other authorities.
     fn check(state: &AuthorityState, others_der: &[Vec<u8>]) -> Result<(), Self> {
         let own = state.all_roots();
         let is_other = |root: &&Vec<u8>| !own.iter().any(|known| known.as_ref() == **root);
@@ -335,14 +334,14 @@ impl TooManyRoots {
     }
 }
 
-/// The webhooks' secret, derived from a key.
+/// Derives the webhooks' secret from a signer's key.
 fn webhook_secret(signer: &SignerPem) -> String {
-    // A key that cannot be read signs nothing, so an authority with it does not exist.
+    // A key that cannot be parsed does not occur here, because an authority with such a key cannot be created.
     let der = KeyPair::from_pem(&signer.key).map(|key| key.serialize_der()).unwrap_or_default();
     crate::files::hex(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &der), WEBHOOK).as_ref())
 }
 
-/// A time in seconds of Unix time.
+/// Converts a time to seconds since 1970.
 pub(crate) fn unix_s(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,4 +1,4 @@
-//! Directories and files that only their owner may access, replaced atomically.
+//! Creates directories and files that only their owner may access, and replaces files atomically.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -45,14 +45,13 @@ pub enum FileError {
 /// Whether a new file must survive a power failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// It must: flush it to disk.
+    /// The file must survive a crash, so it is flushed to disk.
     Durable,
-    /// It need not: it is created again after a restart.
+    /// The file need not survive a crash, because it is created again after a restart.
     Volatile,
 }
 
-/// Creates a directory with mode 0700 if it does not exist; rejects one that other users may
-/// change.
+/// Creates a directory with mode 0700 if it does not exist. Rejects an existing one that other users may change.
 pub(crate) fn private_directory(path: &Path) -> Result<(), FileError> {
     DirBuilder::new()
         .recursive(true)
@@ -66,7 +65,7 @@ pub(crate) fn private_directory(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Reads a file of at most `max` bytes; `None` if it does not exist.
+/// Reads a file of at most `max` bytes; `None` if the file does not exist.
 pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<Option<Vec<u8>>, FileError> {
     let shape = match fs::symlink_metadata(path) {
         Ok(shape) => shape,
@@ -103,7 +102,7 @@ pub(crate) fn read_secret(path: &Path, max: u64) -> Result<Option<Vec<u8>>, File
     read_bounded(path, max)
 }
 
-/// Writes a file with mode 0600, atomically: readers see the old content or the new, never a part.
+/// Writes a file with mode 0600, atomically: a reader sees the old content or the new, never a part of it.
 pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Durability) -> Result<(), FileError> {
     write(path, bytes, (0o600, keep))
 }
@@ -123,7 +122,7 @@ fn write(path: &Path, bytes: &[u8], (mode, keep): (u32, Durability)) -> Result<(
     let staged = directory.join(format!(".new-{}", hex(&tag)));
     let written = stage(&staged, bytes, (mode, keep)).and_then(|()| fs::rename(&staged, path));
     if let Err(error) = written {
-        // Best effort: the operator needs to see the first error.
+        // An error here is ignored, because the caller needs the first error.
         let _ = fs::remove_file(&staged);
         return Err(failed("write", path)(error));
     }

@@ -6,16 +6,16 @@
 //! proxy ── certificate request ───────────────────────┴─► Authority::sign ──► certificate
 //! ```
 //!
-//! A proxy generates its own key, sends a PKCS #10 request with a token, and receives a short-lived
-//! X.509-SVID. The token alone determines what the certificate states: only the public key of the
-//! request is used, after the request's signature has proved that the sender holds the key.
+//! A proxy generates its own key, sends a PKCS #10 request with a token, and receives a short-lived X.509-SVID.
+//! The token alone determines which identity the certificate states. Of the request only the public key is used,
+//! after the request's signature has proved that the sender has the private key.
 //!
-//! This crate handles files, certificates and tokens. It does not know the wire format, connections
-//! or tasks (`leno-serve` does), nor how a handshake verifies a certificate (`leno-tls` does). All
-//! calls are synchronous and short: a signature, or a read of at most 4,096 small files.
+//! This crate handles files, certificates and tokens. Connections, tasks and the wire format are in `leno-serve`,
+//! and `leno-tls` verifies certificates in handshakes. All calls are synchronous and short: a signature, or a read
+//! of at most 4,096 small files.
 //!
-//! What the authority signs with may change while it is used: an issuer is renewed, or the root is replaced in the
-//! phases of [`AuthorityState`]. This crate knows the phases, not when the next one begins.
+//! The authority's key and roots may change while it is used: an issuer is renewed, or the root is replaced in the
+//! phases of [`AuthorityState`]. The caller decides when the next phase begins.
 //!
 //! Start with [`Authority`], then [`AuthorityState`] and [`TokenStore`].
 

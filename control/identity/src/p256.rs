@@ -1,4 +1,4 @@
-//! The only kind of key and signature in the mesh: ECDSA on P-256 with SHA-256.
+//! ECDSA on P-256 with SHA-256, which is the only kind of key and signature in the mesh.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm};
@@ -8,7 +8,7 @@ use x509_parser::oid_registry::{
 };
 use x509_parser::x509::{AlgorithmIdentifier, SubjectPublicKeyInfo};
 
-/// An uncompressed point is the byte 4 and two coordinates of 32 bytes (SEC 1 section 2.3.3).
+/// Length of an uncompressed point: the byte 4, and two coordinates of 32 bytes (SEC 1 section 2.3.3).
 const POINT_LEN: usize = 65;
 
 /// A P-256 public key. Only verifying a signature proves that its point is on the curve.
@@ -17,7 +17,7 @@ pub(crate) struct P256Key {
 }
 
 impl P256Key {
-    /// The key in a certificate or request; `None` if it is of another kind (RFC 5480 section 2).
+    /// The key in a certificate or request; `None` if it is a key of another kind (RFC 5480 section 2).
     pub(crate) fn from_spki(spki: &SubjectPublicKeyInfo<'_>) -> Option<Self> {
         let curve = spki.algorithm.parameters.as_ref()?.as_oid().ok()?;
         if spki.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY || curve != OID_EC_P256 {

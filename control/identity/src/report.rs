@@ -1,5 +1,5 @@
-//! The report of an authority: what it signs with, who trusts which roots, and how far a rotation is. It contains
-//! no secrets.
+//! The report about an authority for operators: its key and roots, which proxies trust which roots, and the
+//! progress of a rotation. It contains no secrets.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct IdentityReport {
     pub trust_domain: String,
     /// The phase of a rotation of the root, or `stable`.
     pub phase: String,
-    /// Whether the rotation was aborted and goes back.
+    /// Whether the rotation was aborted and is being reversed.
     pub aborted: bool,
     /// When the phase began.
     pub since_unix_s: u64,
@@ -26,13 +26,13 @@ pub struct IdentityReport {
     /// earlier release.
     #[serde(default)]
     pub tls_profile: String,
-    /// Whether the root is the mesh's own.
+    /// Whether the mesh has its own root, which it can replace.
     pub own_root: bool,
-    /// The identifier of the key that signs.
+    /// The identifier of the signing key.
     pub issuer: String,
-    /// The certificates from the one that signs to its root.
+    /// The certificates from the signing one up to its root.
     pub chain: Vec<CertificateReport>,
-    /// The roots that are trusted.
+    /// The mesh's own roots that are trusted.
     pub roots: Vec<CertificateReport>,
     /// The roots of another authority of the trust domain, such as SPIRE, that are trusted as well.
     #[serde(default)]
@@ -40,12 +40,12 @@ pub struct IdentityReport {
     /// The roots of other trust domains whose workloads are accepted as clients.
     #[serde(default)]
     pub federated: BTreeMap<String, Vec<CertificateReport>>,
-    /// The hash of the roots of the own trust domain.
+    /// The hash of all trusted roots of the mesh's trust domain.
     pub bundle: String,
     /// The proxies.
     pub proxies: ProxiesReport,
-    /// What a rotation waits for besides proxies: other replicas of the control plane, or time. Used only in a
-    /// cluster.
+    /// What a rotation waits for besides proxies: other replicas of the control plane, or time. Always empty
+    /// outside of a cluster.
     #[serde(default)]
     pub waits: Vec<String>,
     /// Identities with revoked certificates.
@@ -54,13 +54,13 @@ pub struct IdentityReport {
     /// The request that was handled last.
     #[serde(default)]
     pub request: Option<RequestReport>,
-    /// Why the authority or a rotation makes no progress, if something is wrong.
+    /// Why the authority or a rotation makes no progress; `None` if nothing is wrong.
     #[serde(default)]
     pub problem: Option<String>,
 }
 
 impl ProxiesReport {
-    /// Adds the proxies of another replica of the control plane.
+    /// Adds the proxies that are connected to another replica of the control plane.
     pub fn add(&mut self, other: Self) {
         self.connected += other.connected;
         self.current += other.current;
@@ -76,9 +76,9 @@ impl ProxiesReport {
 /// A certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateReport {
-    /// Its subject, or its first alternative name if it has no subject.
+    /// The subject of the certificate, or its first alternative name if it has no subject.
     pub subject: String,
-    /// Its SHA-256 digest, in lower-case hexadecimal.
+    /// The SHA-256 digest of the certificate, in lower-case hexadecimal.
     pub sha256: String,
     /// When its validity begins.
     pub not_before_unix_s: i64,
@@ -86,12 +86,12 @@ pub struct CertificateReport {
     pub not_after_unix_s: i64,
 }
 
-/// What the connected proxies use.
+/// Which roots and keys the connected proxies use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxiesReport {
     /// How many are connected.
     pub connected: usize,
-    /// How many use the bundle above, and a certificate of the key above.
+    /// How many use the present trust bundle, and a certificate that the present key has signed.
     pub current: usize,
     /// How many proxies trust each bundle, by its hash; `unknown` for those that do not report it.
     pub bundles: BTreeMap<String, usize>,
@@ -101,33 +101,33 @@ pub struct ProxiesReport {
     pub waiting_total: usize,
 }
 
-/// Most proxies that are named.
+/// Most proxies that [`ProxiesReport::waiting`] names.
 pub const MAX_NAMED: usize = 100;
 
-/// A proxy that does not use the current bundle and key yet.
+/// A proxy that does not use the present bundle and key yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingProxy {
     /// Its workload, `namespace/name`.
     pub workload: String,
-    /// The hash of the roots that it trusts, if it has reported them.
+    /// The hash of the roots that it trusts; `None` if it has not reported it.
     pub bundle: Option<String>,
-    /// The identifier of the key that signed its certificate, if it has reported it.
+    /// The identifier of the key that has signed its certificate; `None` if it has not reported it.
     pub issuer: Option<String>,
-    /// Whether it is connected.
+    /// Whether it is connected at present.
     pub connected: bool,
 }
 
 /// How a request was handled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestReport {
-    /// The request's identifier.
+    /// The request's ID.
     pub id: String,
-    /// Why it was refused, if it was.
+    /// Why it was rejected; `None` if it was carried out.
     pub refused: Option<String>,
 }
 
 impl CertificateReport {
-    /// The report of a certificate in DER; `None` if it cannot be read.
+    /// The report of a certificate in DER; `None` if it cannot be parsed.
     #[must_use]
     pub fn of(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
@@ -142,13 +142,13 @@ impl CertificateReport {
 }
 
 impl AuthorityTrust {
-    /// The certificates from the one that signs to its root.
+    /// The certificates from the signing one up to its root.
     #[must_use]
     pub fn chain(&self) -> Vec<CertificateReport> {
         self.chain_der().iter().filter_map(|der| CertificateReport::of(der)).collect()
     }
 
-    /// Its own roots.
+    /// The mesh's own roots.
     #[must_use]
     pub fn roots(&self) -> Vec<CertificateReport> {
         self.roots_der().iter().filter_map(|der| CertificateReport::of(der)).collect()

@@ -1,8 +1,8 @@
 //! Tokens with which workload instances prove their identity.
 //!
-//! A directory holds one file per instance, `<namespace>.<name>`, with the token's digest but not
-//! the token. Several processes share it: `leno up` grants and revokes tokens, the control plane
-//! reads them.
+//! A directory has one file per instance, `<namespace>.<name>`, which contains the digest of the token but not the
+//! token itself. Several processes use the directory: `leno up` grants and revokes tokens, and the control plane
+//! checks them.
 
 use std::fs;
 use std::io;
@@ -22,11 +22,11 @@ use record::TokenRecord;
 
 pub use listing::BadToken;
 
-/// How many tokens a store holds at most: more than one machine has instances. It bounds memory (1
-/// MiB) and the linear search of an authentication (some 100 microseconds).
+/// Most tokens in a store, which is more than one machine has instances. This bounds the memory (1 MiB) and the
+/// time of an authentication, which searches all tokens (about 100 microseconds).
 pub(crate) const MAX_TOKENS: usize = 4096;
 
-/// Random bytes of a token: as hard to guess as an AES-256 key.
+/// How many random bytes a token has. It is as hard to guess as an AES-256 key.
 const TOKEN_BYTES: usize = 32;
 
 /// The tokens of a mesh's workload instances, in a directory.
@@ -42,10 +42,10 @@ pub enum TokenError {
     /// The text does not have the form of a token.
     #[error("this is not a token: 64 hexadecimal digits were expected")]
     Malformed,
-    /// The token has the right form, but was never granted, or was revoked.
+    /// The token has the right form, but it was never granted, or was revoked.
     #[error("this token was not granted or has been revoked")]
     Unknown,
-    /// The store holds as many tokens as it may.
+    /// The store already has the largest number of tokens.
     #[error("{} already holds {MAX_TOKENS} tokens; revoke some", .0.display())]
     Full(PathBuf),
     /// A file or the directory cannot be used.
@@ -65,10 +65,10 @@ impl TokenStore {
         Ok(Self { directory: directory.to_owned(), listing: Mutex::new(listing) })
     }
 
-    /// Creates a token with which `instance` proves to be `identity`; a previous token becomes
+    /// Creates a token by which `instance` proves its `identity`. An earlier token of the instance becomes
     /// invalid.
     ///
-    /// The token is 64 hexadecimal digits. It is not stored, so this is the only time to see it.
+    /// The token is 64 hexadecimal digits. It is not stored, so only the result of this call contains it.
     ///
     /// # Errors
     /// [`TokenError::Full`] for a new instance in a full store, [`TokenError::File`] if the token's
@@ -90,7 +90,7 @@ impl TokenStore {
         Ok(token)
     }
 
-    /// Revokes the token of an instance; returns whether it had one.
+    /// Revokes the token of an instance. Returns whether the instance had one.
     ///
     /// # Errors
     /// [`TokenError::File`] if its file cannot be removed.
@@ -106,8 +106,8 @@ impl TokenStore {
     /// The instance and identity of a token, according to the directory's present content.
     ///
     /// # Errors
-    /// [`TokenError::Malformed`] and [`TokenError::Unknown`] if the token proves nothing;
-    /// [`TokenError::File`] if the directory has become unreadable, so that no token is accepted.
+    /// [`TokenError::Malformed`] and [`TokenError::Unknown`] if the token is not valid; [`TokenError::File`] if
+    /// the directory has become unreadable, so that no token is accepted.
     pub fn authenticate(&self, token: &str) -> Result<(InstanceName, Identity), TokenError> {
         let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         if token.len() != TOKEN_BYTES * 2 || !token.bytes().all(digit) {
@@ -122,8 +122,8 @@ impl TokenStore {
     /// The identity of an instance, according to the token that it was granted; `None` if it has
     /// none.
     ///
-    /// This survives restarts: a control plane that has just started knows the identities of its
-    /// proxies from here before any of them has requested a certificate again.
+    /// After a restart, the control plane learns the identities of its proxies from here, before any of them has
+    /// requested a certificate again.
     ///
     /// # Errors
     /// [`TokenError::File`] if the directory has become unreadable.
@@ -131,7 +131,7 @@ impl TokenStore {
         Ok(self.current()?.of(instance).map(|record| record.identity.clone()))
     }
 
-    /// The files in the directory that hold no token. Each was also logged once.
+    /// The files in the directory that contain no valid token. Each was logged once.
     ///
     /// # Errors
     /// [`TokenError::File`] if the directory has become unreadable.
@@ -139,9 +139,9 @@ impl TokenStore {
         Ok(self.current()?.bad.clone())
     }
 
-    /// The listing, read again if the directory has changed.
+    /// The present content of the directory, which is read again if it has changed.
     fn current(&self) -> Result<MutexGuard<'_, TokenListing>, FileError> {
-        // A listing is replaced as a whole, so that it is valid even after a panic.
+        // Poisoning is ignored, because a listing is only replaced as a whole.
         let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
         if !listing.is_current(&self.directory)? {
             let next = TokenListing::read(&self.directory)?;
@@ -151,7 +151,8 @@ impl TokenStore {
         Ok(listing)
     }
 
-    /// Names and namespaces have no dot, so that no two instances share a file.
+    /// The path of an instance's file. Names and namespaces contain no dot, so no two instances have the same
+    /// file.
     fn path(&self, instance: &InstanceName) -> PathBuf {
         self.directory.join(record::file_name(instance))
     }

@@ -1,4 +1,4 @@
-//! Turns facts into the values that the control plane sends to proxies; pure.
+//! Builds the values that the control plane sends to proxies from the facts about objects. Does no I/O.
 
 pub(crate) mod authorization;
 mod external;
@@ -18,8 +18,8 @@ use leno_types::{InstanceName, Protocol, ServiceName};
 use crate::facts::Facts;
 use crate::rows::{EndpointRow, InstanceRow, ServicePortRow, SlicePortRow, SliceRow, TargetPort};
 
-/// A service as most of its clients receive it, and one variant for each namespace that has routes
-/// of its own for the service.
+/// A service as most of its clients receive it, and one variant for each namespace that has its own routes for the
+/// service.
 pub(crate) struct BuiltService {
     pub(crate) service: Service,
     pub(crate) consumers: BTreeMap<Arc<str>, Service>,
@@ -54,8 +54,8 @@ pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService>
 
 /// A workload as clients of its addresses receive it, and the policy that its own proxy enforces.
 pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, ServerPolicy)> {
-    // A pod that shares its node's network has the node's addresses. Clients of such an address do
-    // not mean this pod.
+    // A pod that uses its node's network has the node's addresses. A client of such an address does not mean this
+    // pod.
     let row = facts.instance(name).filter(|row| !row.shares_node)?;
     let ports = instance_ports(facts, name, row);
     let own = row.addresses.iter().copied().filter(|ip| facts.holds(name, row, *ip));
@@ -85,7 +85,7 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
     Some((workload, policy))
 }
 
-/// The ports as the workload's own proxy serves them. If the proxy should refuse HBONE, the port of HBONE counts as
+/// The ports as the workload's own proxy serves them. If the proxy must refuse HBONE, the port of HBONE counts as
 /// a port of the application.
 fn served_ports(
     facts: &Facts,
@@ -99,14 +99,13 @@ fn served_ports(
     ports
 }
 
-/// One address of one port of a service.
+/// An address that serves one port of a service.
 struct ServedAddress<'a> {
     endpoint: &'a EndpointRow,
     number: u16,
 }
 
-/// The addresses that serve a port, ready or not. A slice's port belongs to the service's port of
-/// the same name.
+/// The addresses that serve a port, ready or not. A slice's port belongs to the service's port with the same name.
 fn places<'a>(
     facts: &'a Facts,
     service: &'a ServiceName,
@@ -128,7 +127,7 @@ fn slice_port<'a>(slice: &'a SliceRow, port: &ServicePortRow) -> Option<&'a Slic
     slice.ports.iter().find(|candidate| *candidate.name == *port.name)
 }
 
-/// The port on the workload: the slice's number, else the service's target port.
+/// The number of the port on the workload: the slice's, or else the service's target port.
 fn target_number(
     port: &ServicePortRow,
     served: &SlicePortRow,
@@ -143,8 +142,7 @@ fn target_number(
     })
 }
 
-/// The protocol of a port: declared by the service, else by its slices, else by the workloads
-/// behind it.
+/// The protocol of a port: the one that the service declares, else its slices, else the workloads behind it.
 fn service_protocol(facts: &Facts, name: &ServiceName, port: &ServicePortRow) -> Protocol {
     let of_slices = || {
         let ports = facts.slices(name).filter_map(|slice| slice_port(slice, port));
@@ -155,23 +153,23 @@ fn service_protocol(facts: &Facts, name: &ServiceName, port: &ServicePortRow) ->
             own_protocol(facts.instance(place.endpoint.instance.as_ref()?)?, place.number)
         }))
     };
-    // Only a port that itself declares UDP is a UDP port.
+    // Only the port's own declaration can make it a UDP port.
     let of_connections = |protocol: &Protocol| *protocol != Protocol::Udp;
     let of_others = || of_slices().or_else(of_instances).filter(of_connections);
     port.protocol.or_else(of_others).unwrap_or_default()
 }
 
-/// Picks one of several declared protocols: the strictest. HTTP is stricter than opaque because the
-/// proxy applies policies to each HTTP request but only relays opaque bytes. Otherwise a second
-/// service on the same port could declare it opaque and so switch off the first one's policies. The
-/// two versions of HTTP are equivalent here: a proxy accepts either one on an HTTP port.
+/// Picks the strictest of several declared protocols. HTTP is stricter than opaque, because the proxy applies
+/// policies to each HTTP request but only relays opaque bytes. If opaque won, a second service on the same port
+/// could declare the port opaque, which would disable the policies of the first service. The two versions of HTTP
+/// are equally strict, because a proxy accepts both on an HTTP port.
 fn strictest(declared: impl Iterator<Item = Protocol>) -> Option<Protocol> {
     declared.min_by_key(|protocol| match protocol {
         Protocol::Http1 => 0,
         Protocol::Http2 => 1,
         Protocol::Detect => 2,
         Protocol::Opaque => 3,
-        // A number that is also a TCP port is served as TCP only.
+        // If the same number is also a TCP port, only TCP is served.
         Protocol::Udp => 4,
     })
 }
@@ -180,8 +178,8 @@ fn own_protocol(row: &InstanceRow, number: u16) -> Option<Protocol> {
     row.ports.iter().find(|port| port.number == number)?.protocol
 }
 
-/// The ports that an instance, or a service on it, declares, and their protocols. The instance's
-/// own declaration wins over those of the services.
+/// The ports that an instance, or a service on it, declares, and their protocols. The instance's own declaration
+/// takes precedence over those of services.
 fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<PortProtocol> {
     let mut said: BTreeMap<u16, Vec<Protocol>> = BTreeMap::new();
     for service in facts.services_of(name) {
@@ -206,25 +204,26 @@ fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<
     ports.into_iter().map(|(port, protocol)| PortProtocol { port, protocol }).collect()
 }
 
-/// What endpoints are grouped by: addresses of one instance form one endpoint, and an address
-/// without an instance is an endpoint of its own.
+/// How addresses are grouped into endpoints: the addresses of one instance form one endpoint, and an address
+/// without an instance is a separate endpoint.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum EndpointKey {
     Instance(InstanceName),
     Unknown(IpAddr),
 }
 
-/// At most one address of each family.
+/// At most one address of each address family.
 #[derive(Default)]
 struct Families {
     v4: Option<IpAddr>,
     v6: Option<IpAddr>,
-    /// Empty if the service distributes requests to all endpoints, wherever they are.
+    /// The endpoint's zone and node; empty if the service distributes requests to all endpoints, wherever they
+    /// are.
     place: Topology,
 }
 
-/// The ready endpoints of a port, ordered by their names alone. If none is ready, the terminating
-/// endpoints that still serve, as kube-proxy does (KEP-1669).
+/// The ready endpoints of a port, ordered by their names. If none is ready, the endpoints that are terminating but
+/// still serve, as kube-proxy does (KEP-1669).
 fn endpoints(
     facts: &Facts,
     name: &ServiceName,

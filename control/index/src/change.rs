@@ -1,4 +1,4 @@
-//! The index's input, and its report of what became different.
+//! The input of the index, and its report of what has changed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ pub enum ObjectChange {
     Delete(ObjectKey),
 }
 
-/// Names whose value appeared, changed or disappeared. To find out which, look the name up.
+/// The names whose value appeared, changed or disappeared. A caller looks each name up to get its present value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedNames {
     /// Services with a new value.
@@ -24,13 +24,13 @@ pub struct ChangedNames {
     pub workloads: BTreeSet<InstanceName>,
     /// Workloads with a new server policy.
     pub policies: BTreeSet<InstanceName>,
-    /// IP addresses with a new answer; the service or workload may be the same one with a new
-    /// value.
+    /// IP addresses for which lookups now have another answer. The service or workload may be the same one with a
+    /// new value.
     pub addresses: BTreeSet<IpAddr>,
 }
 
 impl ChangedNames {
-    /// Adds the names of a later change.
+    /// Adds the names that a later change has affected.
     pub(crate) fn extend(&mut self, later: Self) {
         let Self { services, workloads, policies, addresses } = later;
         self.services.extend(services);
@@ -39,7 +39,7 @@ impl ChangedNames {
         self.addresses.extend(addresses);
     }
 
-    /// Whether nothing is different.
+    /// Whether nothing has changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self { services, workloads, policies, addresses } = self;

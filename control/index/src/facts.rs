@@ -44,13 +44,12 @@ pub(crate) struct Facts {
     namespaces: BTreeMap<String, NamespaceRow>,
     services: BTreeMap<ServiceName, ServiceRow>,
     slices: BTreeMap<ServiceName, BTreeMap<ObjectKey, SliceRow>>,
-    /// The service that each slice belongs to.
+    /// The service to which each slice belongs.
     slice_services: BTreeMap<ObjectKey, ServiceName>,
-    /// For each instance, the slices that name it, grouped by service, with the addresses that they
-    /// give it.
+    /// The slices that name each instance, grouped by service, with the addresses that they give it.
     referrers: BTreeMap<InstanceName, SmallMap<ServiceName, SmallMap<ObjectKey, Vec<IpAddr>>>>,
-    /// If several objects claim one instance, a pod wins, then the older object, then the first by
-    /// name.
+    /// The rows of each instance, one for each object that claims it. Of several objects, a pod takes precedence,
+    /// then the oldest object, then the first by name.
     instances: BTreeMap<InstanceName, SmallMap<ObjectKey, InstanceRow>>,
     /// The instances of each object.
     owned: BTreeMap<ObjectKey, Vec<InstanceName>>,
@@ -65,7 +64,7 @@ pub(crate) struct Facts {
     named_waypoints: NamedWaypoints,
 }
 
-/// What a namespace sets for its workloads.
+/// The settings of a namespace for its workloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NamespaceRow {
     mtls: Option<MtlsMode>,
@@ -94,7 +93,7 @@ impl NamespaceRow {
     }
 }
 
-/// What one change can affect.
+/// The names that one change can affect.
 #[derive(Debug, Default)]
 pub(crate) struct AffectedNames {
     /// Services whose own rows changed.
@@ -129,7 +128,7 @@ impl Facts {
         }
     }
 
-    /// Inserts an object, replacing any other of the same key.
+    /// Inserts an object, and replaces an earlier version of it.
     pub(crate) fn put(&mut self, object: &Object, touched: &mut AffectedNames) {
         let key = object.key();
         self.remove(&key, touched);
@@ -190,7 +189,7 @@ impl Facts {
                 self.touch_namespace(&key.namespace, touched);
                 true
             }
-            // Discovery does not use these kinds.
+            // Discovery does not use these kinds of objects.
             Object::ServiceAccount(_)
             | Object::Secret(_)
             | Object::Proxy(_)
@@ -219,7 +218,7 @@ impl Facts {
         }
     }
 
-    /// Inserts a route or a grant; returns whether the mesh uses it.
+    /// Inserts a route or a grant. Returns whether the mesh uses it.
     fn put_route(&mut self, key: &ObjectKey, object: &Object, touched: &mut AffectedNames) -> bool {
         let routes = &mut self.routes;
         let taken = match object {
@@ -309,8 +308,8 @@ impl Facts {
         &self.rate_limits
     }
 
-    /// The object that an instance belongs to. An instance that no object claims belongs to the
-    /// Workload whose instances would have that name (`<workload>-<number>`).
+    /// The object to which an instance belongs. An instance that no object claims belongs to the Workload whose
+    /// instances have names of that form (`<workload>-<number>`).
     pub(crate) fn owner(&self, name: &InstanceName) -> Option<ObjectKey> {
         if let Some((key, _)) = self.winning_claim(name) {
             return Some(key.clone());
@@ -349,7 +348,7 @@ impl Facts {
         self.instances.keys().filter_map(|name| Some((name, self.instance(name)?)))
     }
 
-    /// Among the objects that claim an instance, the one that wins, and its row.
+    /// Of the objects that claim an instance, the one that takes precedence, and its row.
     fn winning_claim(&self, name: &InstanceName) -> Option<(&ObjectKey, &InstanceRow)> {
         self.instances.get(name)?.iter().min_by_key(|(_, row)| &row.origin)
     }
@@ -379,16 +378,16 @@ impl Facts {
         let referring = referring.filter(|_| !foreign);
         let name = name.clone();
         let rightly = move |(_, ips): &(&ObjectKey, &Vec<IpAddr>)| {
-            // There are no addresses to compare with while the instance is not in the index.
+            // If the instance is not in the index, its addresses cannot be compared.
             row.is_none_or(|row| ips.iter().any(|ip| self.holds(&name, row, *ip)))
         };
         let referring = referring.into_iter().flatten().filter(rightly);
         referring.filter_map(move |(key, _)| slices?.get(key))
     }
 
-    /// What an instance's proxy does with plaintext. A tenant's pod can be stricter than its
-    /// namespace or, without a namespace setting, than the mesh; it cannot be looser, unless a `PodExemption` of
-    /// its namespace allows it.
+    /// The mTLS mode of an instance, which decides what its proxy does with plaintext. A tenant's pod may be
+    /// stricter than its namespace or, if the namespace sets nothing, than the mesh. It may only be looser if a
+    /// `PodExemption` of its namespace permits that.
     pub(crate) fn mode(&self, name: &InstanceName, row: &InstanceRow) -> MtlsMode {
         let of_namespace = self.namespaces.get(&*name.namespace).and_then(|row| row.mtls);
         let floor = of_namespace.unwrap_or(self.settings.default_mtls);
@@ -408,7 +407,7 @@ impl Facts {
         self.removal
     }
 
-    /// Whether an instance may connect to destinations that the mesh does not know. As with
+    /// Whether an instance may connect to destinations outside of the mesh that it has no object for. As with
     /// [`mode`](Self::mode), a tenant's pod cannot loosen the setting.
     pub(crate) fn egress(&self, name: &InstanceName, row: &InstanceRow) -> Egress {
         let of_namespace = self.namespaces.get(&*name.namespace).and_then(|row| row.egress);
@@ -430,13 +429,13 @@ impl Facts {
         row.and_then(|row| row.authorization).unwrap_or_default()
     }
 
-    /// How the application of an instance reads paths.
+    /// How the application of an instance interprets paths.
     pub(crate) fn path_reading(&self, name: &InstanceName) -> PathReading {
         let own = self.instance(name).and_then(|row| row.paths);
         own.unwrap_or_else(|| self.namespace_path_reading(&name.namespace))
     }
 
-    /// How the applications of a namespace read paths, if the workloads do not set it themselves.
+    /// How the applications of a namespace interpret paths, if the workloads do not set it themselves.
     pub(crate) fn namespace_path_reading(&self, namespace: &str) -> PathReading {
         self.namespaces.get(namespace).and_then(|row| row.paths).unwrap_or_default()
     }
@@ -452,13 +451,13 @@ impl Facts {
         self.settings.writers == ObjectWriters::Tenants && !exempt()
     }
 
-    /// Whether an instance has a proxy, be it of its own or a node proxy.
+    /// Whether an instance has a proxy, either a sidecar or a node proxy.
     pub(crate) fn is_meshed(&self, name: &InstanceName, row: &InstanceRow) -> bool {
         let of_namespace = || self.namespaces.get(&*name.namespace).map(|row| row.mode);
         row.meshed || row.mode.is_some_and(|mode| mode.is_node(of_namespace().unwrap_or_default()))
     }
 
-    /// The identity that a client expects of an instance over mTLS; `None` means plaintext.
+    /// The identity that a client expects of an instance over mTLS; `None` if clients use plaintext.
     pub(crate) fn identity(&self, name: &InstanceName) -> Option<&Identity> {
         let row = self.instance(name)?;
         let stays = self.removal < Removal::Plaintext;
@@ -475,8 +474,8 @@ impl Facts {
         }
     }
 
-    /// Whether a proxy that is not of this mesh accepts HBONE for an instance. The setting of a namespace applies
-    /// only to pods that a ztunnel serves. These may be a part of the namespace's pods.
+    /// Whether a proxy of another mesh accepts HBONE for an instance. The setting of a namespace applies only to
+    /// those of its pods that a ztunnel serves.
     fn speaks_hbone(&self, name: &InstanceName, row: &InstanceRow) -> bool {
         let of_namespace = || self.namespaces.get(&*name.namespace).and_then(|row| row.wire);
         let wire = row.wire.or_else(|| of_namespace().filter(|_| row.is_redirected));
@@ -599,8 +598,8 @@ impl Facts {
         self.routes.touch_referring(name, touched);
     }
 
-    /// A policy that the clients' proxies apply has changed: touches the services that it targets, and
-    /// those of the routes that it targets.
+    /// Marks what a change of a client policy affects: the services that it targets, and the services of the
+    /// routes that it targets.
     fn touch_targets(&self, targets: &[TargetRow], touched: &mut AffectedNames) {
         for target in targets {
             match target {
@@ -612,8 +611,8 @@ impl Facts {
         }
     }
 
-    /// A rate limit has changed: touches the workloads that it targets, or that are behind its
-    /// services.
+    /// Marks what a change of a rate limit affects: the workloads that it targets, and those behind the services
+    /// that it targets.
     fn touch_limited(&self, targets: &[TargetRow], touched: &mut AffectedNames) {
         for target in targets {
             match target {
@@ -643,7 +642,7 @@ impl Facts {
         }
     }
 
-    /// Notes that a namespace sets a waypoint for its services, or sets none any more.
+    /// Records that a namespace sets a waypoint for its services, or no longer sets one.
     fn note_namespace_waypoint(
         &mut self,
         namespace: &str,

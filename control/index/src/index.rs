@@ -1,4 +1,4 @@
-//! The index: facts, and the tables built from them.
+//! The index: the facts about objects, and the tables of values that are built from them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,20 +22,20 @@ pub struct MeshSettings {
     pub trust_domain: TrustDomain,
     /// The mode of workloads if neither they nor their namespace set one.
     pub default_mtls: MtlsMode,
-    /// Whether workloads may call destinations that the mesh does not know, if neither they nor
-    /// their namespace set it.
+    /// Whether workloads may call destinations outside the mesh for which there is no object. This applies if
+    /// neither the workload nor its namespace sets it.
     pub default_egress: Egress,
     /// The control plane's own namespace, whose annotation starts the removal of the mesh; `None`
     /// if removal is not supported.
     pub namespace: Option<String>,
-    /// Who writes the objects.
+    /// Which clients write the objects.
     pub writers: ObjectWriters,
 }
 
-/// Who writes the objects; decides which of their claims are checked.
+/// Which clients write the objects. This decides which claims are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ObjectWriters {
-    /// One operator writes all of them, so that claims are not checked.
+    /// One operator writes all objects, so no claims are checked.
     #[default]
     Operator,
     /// Tenants of a cluster write objects in their own namespaces. An endpoint, an address or a
@@ -43,7 +43,8 @@ pub enum ObjectWriters {
     Tenants,
 }
 
-/// How many values are built before they are stored when all are built. More would be in memory twice.
+/// How many values are built before they are stored, when all values are built. Built values that are not stored
+/// yet take additional memory.
 const BUILT_AT_ONCE: usize = 512;
 
 /// The control plane's tables.
@@ -51,22 +52,22 @@ const BUILT_AT_ONCE: usize = 512;
 pub struct Index {
     pub(crate) facts: Facts,
     tables: Tables,
-    /// Whether objects were preloaded that are not in the tables yet.
+    /// Whether objects were preloaded from which no values were built yet.
     is_preloaded: bool,
 }
 
 impl Index {
-    /// An empty index.
+    /// Creates an empty index.
     #[must_use]
     pub fn new(settings: MeshSettings) -> Self {
         Self { facts: Facts::new(settings), tables: Tables::default(), is_preloaded: false }
     }
 
-    /// Takes objects of a first list that is not complete yet. Queries find them only after the next
-    /// [`apply_all`](Self::apply_all), which builds all values at once. So callers need not keep all objects of a
-    /// cluster in memory until the last one is listed.
+    /// Inserts objects of a first list that is not complete yet. Queries find them only after the next
+    /// [`apply_all`](Self::apply_all), which builds all values at once. So the caller can pass on objects as they
+    /// arrive, instead of keeping all objects of a cluster in memory until the last one is listed.
     pub fn preload(&mut self, changes: Vec<ObjectChange>) {
-        // The affected names are ignored, because all values are built later.
+        // The affected names are not needed, because all values will be built.
         self.put_all(changes);
         self.is_preloaded = true;
     }
@@ -76,8 +77,8 @@ impl Index {
         self.apply_all(vec![change])
     }
 
-    /// Applies several changes as one; states in between are not reported. Of two changes of one
-    /// object, the later one wins.
+    /// Applies several changes as one. States in between are not reported. If two changes concern the same object,
+    /// the later one takes effect.
     pub fn apply_all(&mut self, changes: Vec<ObjectChange>) -> ChangedNames {
         let touched = self.put_all(changes);
         if std::mem::take(&mut self.is_preloaded) {
@@ -98,15 +99,15 @@ impl Index {
         touched
     }
 
-    /// The service or workload at an IP address. If several claim it, a service wins over a
-    /// workload, then the first by name.
+    /// The service or workload at an IP address. If several claim it, services take precedence over workloads,
+    /// then the first by name.
     #[must_use]
     pub fn address(&self, ip: IpAddr) -> Option<AddressOwner> {
         self.tables.address(ip.to_canonical())
     }
 
-    /// The argument of [`resolve`](Self::resolve) for an instance: its waypoint (`namespace/name`) if it belongs to
-    /// one, or else its namespace.
+    /// The `client` argument of [`resolve`](Self::resolve) for an instance: its waypoint (`namespace/name`) if it
+    /// belongs to one, else its namespace.
     #[must_use]
     pub fn client_of(&self, instance: &InstanceName) -> Arc<str> {
         match self.facts.waypoint_of(instance) {
@@ -115,8 +116,8 @@ impl Index {
         }
     }
 
-    /// The answer for a subject to which a proxy subscribes: a proxy in the namespace `client`, or of the waypoint
-    /// `client`. Never pending. A service comes with the routes that apply to that namespace.
+    /// The answer for a proxy that subscribes to `subject`. `client` is the proxy's namespace, or its waypoint.
+    /// The answer is never pending. A service includes the routes that apply to clients of that namespace.
     #[must_use]
     pub fn resolve(&self, subject: &Subject, client: &str) -> Resolution {
         let name = match subject {
@@ -142,32 +143,32 @@ impl Index {
         self.tables.workloads.get(name).cloned()
     }
 
-    /// The identity of an instance, whether meshed or not, and whatever its mTLS mode.
+    /// The identity of an instance, whether or not it has a proxy, and whatever its mTLS mode.
     #[must_use]
     pub fn identity_of(&self, name: &InstanceName) -> Option<&Identity> {
         let row = self.facts.instance(name).filter(|row| !row.shares_node);
         row.map(|row| &row.identity)
     }
 
-    /// Whether an instance has a proxy, of its own or of its node.
+    /// Whether an instance has a proxy, either a sidecar or a node proxy.
     #[must_use]
     pub fn is_meshed(&self, name: &InstanceName) -> bool {
         self.facts.instance(name).is_some_and(|row| self.facts.is_meshed(name, row))
     }
 
-    /// What a workload's own proxy enforces.
+    /// The policy that a workload's own proxy enforces.
     #[must_use]
     pub fn server_policy(&self, name: &InstanceName) -> Option<Arc<ServerPolicy>> {
         self.tables.policies.get(name).cloned()
     }
 
-    /// The rate limits of an instance, whether the index has it or not.
+    /// The rate limits of an instance. The instance need not be in the index.
     #[must_use]
     pub fn rate_limits(&self, name: &InstanceName) -> Arc<[RateLimit]> {
         build::policies::limits(&self.facts, name)
     }
 
-    /// What an instance with these labels permits, whether the index has it or not.
+    /// The authorization of an instance with these labels. The instance need not be in the index.
     #[must_use]
     pub fn authorization(
         &self,
@@ -218,13 +219,14 @@ impl Index {
         self.facts.refused()
     }
 
-    /// The IP addresses that lead to `address`: its own, without those that another object holds.
+    /// The IP addresses that lead to `address`: those of the service or workload, except those that another object
+    /// owns.
     #[must_use]
     pub fn aliases(&self, address: &AddressOwner) -> Vec<IpAddr> {
         self.tables.aliases(address)
     }
 
-    /// Builds the values of all objects, and removes those without an object.
+    /// Builds the values of all objects, and removes values whose object is gone.
     fn build_all(&mut self) -> ChangedNames {
         let (mut services, mut instances) = self.facts.names();
         services.extend(self.tables.services.keys().cloned());
@@ -246,12 +248,13 @@ impl Index {
             services.extend(self.facts.services_naming(instance).cloned());
         }
         served.extend(instances);
-        // A waypoint through which clients of a service are sent may be behind a service that has changed.
+        // If a changed service belongs to a waypoint, the services that use the waypoint have changed as well.
         let dependents = self.facts.waypoint_dependents(&services);
-        // What a workload permits depends on whether its waypoint exists.
+        // Which clients a workload permits depends on whether its waypoint exists.
         served.extend(dependents.iter().flat_map(|name| self.facts.behind_waypoint(name)).cloned());
         services.extend(dependents);
-        // A route must not lead to a service whose own routes lead on to a third waypoint.
+        // Whether a route may lead to a service depends on whether that service's own routes lead on to a third
+        // waypoint.
         services.extend(self.facts.waypoint_dependents(&services));
         self.build(services, served)
     }

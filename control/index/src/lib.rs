@@ -1,16 +1,16 @@
-//! Objects in, snapshots out; no I/O.
+//! Turns objects into the values that the control plane sends to proxies. This crate does no I/O.
 //!
-//! [`Index::apply`] takes one [`ObjectChange`] of an object (a Service, an EndpointSlice, a Namespace, a
-//! Workload) and updates the values of [`leno_types::mesh`] that the control plane sends to
-//! proxies: services with their ready endpoints, workloads, server policies, and the owner of each
-//! IP address. It returns [`ChangedNames`], the names of exactly those values that are different now.
-//! Values are immutable, and a value that did not change stays the same `Arc`: a caller that
-//! derived something from it can compare pointers to see whether the result is still valid.
+//! [`Index::apply`] takes an [`ObjectChange`], which concerns one object (a Service, an EndpointSlice, a
+//! Namespace, a Workload), and updates the values of [`leno_types::mesh`] that the control plane sends to proxies:
+//! services with their ready endpoints, workloads, server policies, and the owner of each IP address. It returns
+//! [`ChangedNames`], the names of exactly those values that are different now. Values are immutable, and a value
+//! that did not change stays the same `Arc`: a caller that derived something from it can compare pointers to see
+//! whether the result is still valid.
 //!
-//! The tables depend on the objects alone, not on the order of the changes that led to them.
+//! The tables depend only on the present objects, not on the order of the changes.
 //!
-//! The index does not know where objects come from, which proxies subscribe to what, or the wire
-//! format, except for how many bytes policies have in it.
+//! Reading objects, subscriptions of proxies and the wire format are not part of this crate, except for the
+//! encoded size of policies.
 //!
 //! ```text
 //! Change -> facts (rows and references) -> build (only what is touched) -> tables -> Changed

@@ -1,5 +1,5 @@
-//! The state of a policy at its targets: whether they exist, which other policies have the same target, and whether
-//! proxies apply the policy.
+//! Determines the state of a policy at its targets: whether they exist, which other policies have the same target,
+//! and whether proxies apply the policy.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::rows::policies::{TargetRow, row};
 /// Whether the target of a policy exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetState {
-    /// It exists.
+    /// The target exists.
     Found,
     /// There is no such object.
     NoObject,
@@ -30,11 +30,11 @@ pub enum TargetState {
 pub enum ProxyCoverage {
     /// The target has no instance.
     NoInstance,
-    /// None of them.
+    /// No instance has a proxy.
     None,
-    /// Some of them.
+    /// Some of the instances have a proxy.
     Some,
-    /// All of them.
+    /// All instances have a proxy.
     All,
 }
 
@@ -90,8 +90,8 @@ impl Index {
         found
     }
 
-    /// Whether clients of any service receive this traffic policy. A policy of a route is sent wherever the route
-    /// is sent.
+    /// Whether clients of any service receive this traffic policy. A policy for a route is sent to all clients
+    /// that receive the route.
     #[must_use]
     pub fn sends(&self, namespace: &str, target: &PolicyTarget, source: &PolicySource) -> bool {
         let services: Vec<ServiceName> = match row(target, namespace) {
@@ -147,7 +147,7 @@ impl Index {
         issuers.map(|issuer| !issuer.keys.is_empty()).collect()
     }
 
-    /// Whether policies of a namespace may be for the whole mesh.
+    /// Whether policies of this namespace may apply to the whole mesh.
     #[must_use]
     pub fn is_of_mesh(&self, namespace: &str) -> bool {
         self.facts.is_of_mesh(namespace)
@@ -171,7 +171,7 @@ impl Index {
                 let service = self.service(&name);
                 let ports = service.iter().flat_map(|service| &service.ports);
                 let ports = ports.filter(|port| section.is_none() || wanted == Some(port.port));
-                // Endpoints that are no instance of the mesh have no proxy.
+                // An endpoint that is not an instance of the mesh has no proxy.
                 proxies(
                     ports
                         .flat_map(|port| port.endpoints.iter())
@@ -198,14 +198,14 @@ fn proxies(have: impl Iterator<Item = bool>) -> ProxyCoverage {
     found
 }
 
-/// The number of the service port that a section names.
+/// The number of the service's port that `section` names.
 fn place(facts: &Facts, service: &ServiceName, section: Option<&str>) -> Option<u16> {
     let section = section?;
     let ports = &facts.service(service)?.ports;
     ports.iter().find(|port| is_named(port, section)).map(|port| port.number)
 }
 
-/// Whether two targets are the same. A port may be given by its name or its number.
+/// Whether two targets are the same. A port may be given by name or by number.
 fn same(facts: &Facts, one: &TargetRow, other: &TargetRow) -> bool {
     match (one, other) {
         (TargetRow::Service(one, first), TargetRow::Service(other, second)) => {

@@ -1,7 +1,7 @@
-//! Objects as rows: the fields that the mesh uses, with names and numbers checked.
+//! Converts objects to rows, which have the fields that the mesh uses. Names and numbers in them are valid.
 //!
-//! Objects from [`leno_resources::load`] are always valid. An invalid object of another source
-//! makes no row, as if it did not exist: ignoring only the invalid part could turn mTLS off.
+//! Objects from [`leno_resources::load`] are always valid. An invalid object from another source gets no row, as
+//! if it did not exist. If only its invalid part was ignored, mTLS could be turned off by mistake.
 
 pub(crate) mod authorization;
 pub(crate) mod external;
@@ -29,14 +29,14 @@ use crate::sharing::ShareParts;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ServiceRow {
     pub(crate) vips: Vec<IpAddr>,
-    /// Ports of TCP, and those of UDP whose datagrams proxies carry, by ascending number.
+    /// The TCP ports, and the UDP ports whose datagrams proxies carry, by ascending number.
     pub(crate) ports: Vec<ServicePortRow>,
-    /// What an `ExternalName` service is an alias of.
+    /// The name of which an `ExternalName` service is an alias.
     pub(crate) external_name: Option<Arc<str>>,
     pub(crate) distribution: Distribution,
     /// Whether a client keeps its endpoint (`sessionAffinity: ClientIP`).
     pub(crate) keeps_clients: bool,
-    /// The waypoint that clients are sent through, if the service sets it itself.
+    /// The waypoint through which clients reach the service, if the service itself sets one.
     pub(crate) waypoint: Option<Box<WaypointUse>>,
 }
 
@@ -48,17 +48,17 @@ pub(crate) struct ServicePortRow {
     pub(crate) protocol: Option<Protocol>,
 }
 
-/// The port on the workload, for slices that do not set one.
+/// The port on the workload, for slices that do not set it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TargetPort {
     Number(u16),
     Name(String),
 }
 
-/// Endpoints of one service.
+/// The endpoints in one slice of a service.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SliceRow {
-    /// Ports of TCP, and those of UDP whose datagrams proxies carry.
+    /// The TCP ports, and the UDP ports whose datagrams proxies carry.
     pub(crate) ports: Vec<SlicePortRow>,
     pub(crate) endpoints: Vec<EndpointRow>,
     /// Ready endpoints outside of the mesh that are known by DNS name.
@@ -68,7 +68,7 @@ pub(crate) struct SliceRow {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SlicePortRow {
     pub(crate) name: String,
-    /// `None` means the service's target port.
+    /// The number of the port; `None` for the service's target port.
     pub(crate) number: Option<u16>,
     pub(crate) protocol: Option<Protocol>,
 }
@@ -77,9 +77,9 @@ pub(crate) struct SlicePortRow {
 pub(crate) struct EndpointRow {
     pub(crate) ip: IpAddr,
     pub(crate) ready: bool,
-    /// It is terminating and still serves.
+    /// Whether the endpoint is terminating but still serves.
     pub(crate) lingers: bool,
-    /// `None` outside of the mesh.
+    /// The instance; `None` for an endpoint outside of the mesh.
     pub(crate) instance: Option<InstanceName>,
     /// The zone and node whose clients should prefer it.
     pub(crate) place: Topology,
@@ -89,30 +89,30 @@ pub(crate) struct EndpointRow {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct InstanceRow {
     pub(crate) addresses: Vec<IpAddr>,
-    /// It has a proxy of its own.
+    /// Whether it has a sidecar.
     pub(crate) meshed: bool,
-    /// What a pod without a proxy of its own sets, so that a node proxy may serve it.
+    /// The mode that a pod without a sidecar sets, which may make a node proxy serve it.
     pub(crate) mode: Option<PodMode>,
-    /// The protocol in which other proxies connect to its proxy, if that is not of this mesh and the workload
-    /// declares it.
+    /// The protocol that its proxy expects from other proxies, if the workload declares one because the proxy is
+    /// not of this mesh.
     pub(crate) wire: Option<WireForm>,
-    /// It is a pod that a ztunnel serves, according to an annotation of Istio's CNI plugin.
+    /// Whether it is a pod that a ztunnel serves, according to an annotation of Istio's CNI plugin.
     pub(crate) is_redirected: bool,
     pub(crate) mtls: Option<MtlsMode>,
     pub(crate) egress: Option<Egress>,
-    /// How its application reads paths.
+    /// How its application interprets paths.
     pub(crate) paths: Option<PathReading>,
     /// Its labels, by which policies select it.
     pub(crate) labels: Arc<BTreeMap<String, String>>,
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
     pub(crate) place: Topology,
-    /// It is terminating.
+    /// Whether it is terminating.
     pub(crate) ending: bool,
     pub(crate) origin: InstanceOrigin,
     /// The addresses of the node that a pod runs on.
     pub(crate) node: Box<[IpAddr]>,
-    /// It uses its node's network, so that its addresses are the node's.
+    /// Whether it uses its node's network, so that its addresses are the node's.
     pub(crate) shares_node: bool,
 }
 
@@ -120,8 +120,8 @@ pub(crate) struct InstanceRow {
 /// precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum InstanceOrigin {
-    /// A pod. One that is not terminating goes first, because another pod may already have a
-    /// terminating pod's address; then the oldest. `created` is in seconds of Unix time.
+    /// A pod. A pod that is not terminating takes precedence, because it may already have the address of a
+    /// terminating one; then the oldest pod does. `created` is in seconds since 1970.
     Pod { ending: bool, created: i64 },
     /// A `Workload`.
     Workload { created: i64 },
@@ -134,7 +134,7 @@ pub(crate) struct InstancePortRow {
     pub(crate) protocol: Option<Protocol>,
 }
 
-/// The row of a service; `None` for an alias without ports, which is only a DNS record.
+/// Converts a service; `None` for an alias without ports, which exists only in DNS.
 pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
     let (namespace, name) = names(&object.metadata)?;
     let name = ServiceName::new(namespace, name).ok()?;
@@ -162,7 +162,7 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
             Some(ServicePortRow { number, name, target, protocol })
         })
         .collect();
-    // A number that is also a TCP port is served as TCP only.
+    // If the same number is also a TCP port, only TCP is served.
     ports.sort_by_key(|port| (port.number, port.protocol == Some(Protocol::Udp)));
     ports.dedup_by_key(|port| port.number);
     let distribution = match spec.traffic_distribution.as_deref() {
@@ -177,7 +177,7 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
     Some((name, ServiceRow { vips, ports, external_name, distribution, keeps_clients, waypoint }))
 }
 
-/// The row of a slice, and the service that it belongs to.
+/// Converts a slice. Also returns the service to which it belongs.
 pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
     let (namespace, _) = names(&object.metadata)?;
     let service = object.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
@@ -189,7 +189,7 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
     });
     let names = external::names(object);
     let endpoints = object.endpoints.iter().flatten().filter_map(|endpoint| {
-        // Kubernetes defines the meaning of the first address only.
+        // Kubernetes only defines the meaning of the first address.
         let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
         let conditions = endpoint.conditions.as_ref();
         let target = endpoint.target_ref.as_ref();
@@ -215,7 +215,7 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
     Some((service, SliceRow { ports, endpoints, names }))
 }
 
-/// The rows of a workload's instances.
+/// Converts the instances of a workload.
 pub(crate) fn instances(
     object: &Workload,
     trust_domain: &TrustDomain,
@@ -272,8 +272,8 @@ pub(crate) fn instances(
     instances.map(row).collect()
 }
 
-/// The zone and node whose clients should prefer an endpoint: those in its hints, else those that
-/// it runs in. Only the first zone of a hint counts; Kubernetes sets one.
+/// The zone and node whose clients should prefer an endpoint: those in its hints, or else those in which it runs.
+/// Only the first zone of a hint is used; Kubernetes never sets more.
 fn near(endpoint: &Endpoint) -> Topology {
     let hints = endpoint.hints.as_ref();
     let zone = hints.and_then(|hints| Some(&hints.for_zones.as_ref()?.first()?.name));
@@ -294,11 +294,11 @@ fn declared(app_protocol: Option<&str>) -> Option<Protocol> {
     Some(Protocol::from_app_protocol(app_protocol)).filter(|protocol| *protocol != Protocol::Detect)
 }
 
-/// The protocol that a port of a service declares; `None` for one that proxies do not carry.
+/// The protocol that a port of a service declares. The outer `None` stands for a port that proxies do not carry.
 fn carried(transport: Option<&str>, app_protocol: Option<&str>) -> Option<Option<Protocol>> {
     let declared = declared(app_protocol);
     match (transport.unwrap_or("TCP"), declared) {
-        // A contradictory document.
+        // The document contradicts itself: a TCP port declares UDP.
         ("TCP", Some(Protocol::Udp)) => Some(Some(Protocol::Opaque)),
         ("TCP", declared) => Some(declared),
         ("UDP", Some(Protocol::Udp)) => Some(declared),

@@ -1,8 +1,8 @@
-//! Keeps equal parts of rows and values in memory once.
+//! Keeps equal parts of rows and values in memory only once.
 //!
-//! Replicas of a workload have the same labels, identity and policies, and their names are neighbours in the order of
-//! names. So a new row takes equal parts from the rows before and after it. That finds most equal parts without a table
-//! of all parts, from which unused ones would have to be removed.
+//! Replicas of a workload have the same labels, identity and policies, and their names are next to each other in
+//! the order of names. So a new row takes over equal parts from the rows before and after it. This finds most
+//! equal parts, and needs no table of all parts, from which unused parts would have to be removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use leno_types::mesh::{ServerPolicy, Topology};
 
 use crate::rows::{EndpointRow, InstanceRow};
 
-/// A value that can take equal parts from another one.
+/// A value that can share equal parts with another value.
 pub(crate) trait ShareParts {
-    /// Replaces own parts by equal ones of `other`.
+    /// Replaces parts of this value by equal parts of `other`.
     fn share(&mut self, other: &Self);
 }
 
-/// Replaces parts by equal ones of the entries before and after `key` in a table.
+/// Makes a value share parts with the entries before and after `key` in a table.
 pub(crate) fn share_with_neighbours<'a, V, S: ShareParts + 'a>(
     table: &'a BTreeMap<InstanceName, V>,
     (key, value): (&mut InstanceName, &mut S),

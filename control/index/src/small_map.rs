@@ -1,9 +1,9 @@
-//! Maps with few entries, mostly one. A `BTreeMap` allocates room for eleven entries with its first one. For 50,000
-//! pods that is hundreds of megabytes.
+//! Maps with few entries, mostly one. A `BTreeMap` allocates room for eleven entries with the first one, which
+//! would take hundreds of megabytes for 50,000 pods.
 
 use litemap::LiteMap;
 
-/// Entries in a list, ordered by key.
+/// A map that stores its entries in a list, ordered by key.
 pub(crate) type SmallMap<K, V> = LiteMap<K, V>;
 
 /// An empty map with room for one entry.

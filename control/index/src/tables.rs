@@ -24,16 +24,16 @@ pub enum AddressOwner {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
-    /// Variants of services: by namespace, for clients whose namespace has routes of its own for the service; and
-    /// under `namespace/name`, for the service's waypoint.
+    /// Variants of services. Under the name of a namespace is the variant for clients of that namespace, which has
+    /// its own routes for the service. Under `namespace/name` is the variant for the service's waypoint.
     consumers: BTreeMap<ServiceName, BTreeMap<Arc<str>, Arc<Service>>>,
     pub(crate) workloads: BTreeMap<InstanceName, Arc<Workload>>,
     pub(crate) policies: BTreeMap<InstanceName, Arc<ServerPolicy>>,
-    /// The first claim wins.
+    /// The claims on each address. The first claim decides.
     claims: BTreeMap<IpAddr, SmallMap<AddressClaim, ()>>,
 }
 
-/// Rebuilt values; `None` if no object of that name is left.
+/// Values that were built again; `None` if no object of that name is left.
 #[derive(Default)]
 pub(crate) struct RebuiltValues {
     pub(crate) services: BTreeMap<ServiceName, Option<BuiltService>>,
@@ -48,7 +48,7 @@ enum AddressClaim {
 }
 
 impl AddressOwner {
-    /// Its IP addresses, including those that another object holds.
+    /// The IP addresses of the service or workload, including those that another object owns.
     #[must_use]
     pub fn ips(&self) -> &[IpAddr] {
         match self {
@@ -79,7 +79,7 @@ impl Tables {
         address.ips().iter().filter(holds).copied().collect()
     }
 
-    /// Stores the values that differ from the present ones, and reports which did.
+    /// Stores the values that differ from the present ones. Returns the names of these.
     pub(crate) fn replace(&mut self, rebuilt: RebuiltValues) -> ChangedNames {
         let mut changed = ChangedNames::default();
         let mut moved: Vec<(AddressClaim, Option<AddressOwner>)> = Vec::new();
@@ -122,8 +122,7 @@ impl Tables {
         changed
     }
 
-    /// Replaces the service's variants for namespaces with their own routes; returns whether any
-    /// changed.
+    /// Replaces the variants of a service. Returns whether any of them has changed.
     fn replace_consumers(&mut self, name: &ServiceName, new: BTreeMap<Arc<str>, Service>) -> bool {
         let old = self.consumers.remove(name).unwrap_or_default();
         let mut differs = old.keys().any(|namespace| !new.contains_key(namespace));
@@ -140,7 +139,7 @@ impl Tables {
         differs
     }
 
-    /// A service as a client in a namespace sees it.
+    /// A service as clients of a namespace, or a waypoint, receive it.
     pub(crate) fn service_for(&self, name: &ServiceName, client: &str) -> Option<Arc<Service>> {
         let consumers = self.consumers.get(name);
         let of = |client: &str| consumers.and_then(|consumers| consumers.get(client));
@@ -148,7 +147,7 @@ impl Tables {
         own.or_else(|| self.services.get(name)).cloned()
     }
 
-    /// The present answers at all addresses that the moves can affect.
+    /// The present answers at all addresses that the changes can affect.
     fn answers(
         &self,
         moved: &[(AddressClaim, Option<AddressOwner>)],

@@ -1,8 +1,8 @@
-//! The certificate authorities that authenticate https servers.
+//! Loads the certificate authorities with which https servers are verified.
 //!
-//! They are those of the machine, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`. An image without such files has none: then
-//! Mozilla's are used, which are compiled in. The authorities in the operator's file are trusted in addition. That file
-//! is read again when it changes.
+//! By default they are the machine's authorities, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`. If there are
+//! none, as in a minimal image, Mozilla's authorities are used, which are compiled in. The authorities in the
+//! operator's file are trusted in addition. That file is read again when it changes.
 
 use std::fmt;
 use std::fs::File;
@@ -18,23 +18,23 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::{self, PemObject as _};
 use tokio_rustls::TlsConnector;
 
-/// Largest file in bytes. A `ConfigMap` cannot hold more.
+/// Largest file of the operator, in bytes. A `ConfigMap` cannot be larger.
 const MAX_FILE: u64 = 1 << 20;
 
-/// The certificate authorities that authenticate https servers.
+/// The certificate authorities with which https servers are verified.
 pub struct WebAuthorities {
-    /// All authorities except those of the file.
+    /// All authorities except those in the operator's file.
     base: RootCertStore,
     file: Option<PathBuf>,
     current: Mutex<Current>,
     counts: Arc<Counts>,
 }
 
-/// The authorities and the content of the file when it was last read.
+/// The TLS client with all authorities, and the content of the operator's file when it was last read.
 struct Current {
     text: Vec<u8>,
     tls: Arc<ClientConfig>,
-    /// The last error. It is logged once.
+    /// The last error, which is logged only once.
     said: String,
 }
 
@@ -46,19 +46,19 @@ struct Counts {
     file: AtomicUsize,
 }
 
-/// Why a file gives no authorities.
+/// Why no authorities can be read from a file.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthoritiesError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0} cannot be read")]
     Read(PathBuf, #[source] io::Error),
-    /// It is too long.
+    /// The file is too long.
     #[error("{0} has more than {MAX_FILE} bytes")]
     Size(PathBuf),
-    /// It is not PEM.
+    /// The file is not PEM.
     #[error("{0} is no PEM")]
     Pem(PathBuf, #[source] pem::Error),
-    /// It contains no certificate that can be used.
+    /// The file contains no usable certificate.
     #[error(
         "{0} has no certificate of an authority that can be used: put certificates in PEM into it"
     )]
@@ -83,14 +83,14 @@ impl WebAuthorities {
         Ok(Self { base, file: file.map(Path::to_owned), current: Mutex::new(current), counts })
     }
 
-    /// A TLS client that trusts these authorities, with the present content of the file. A file that cannot be read
-    /// changes nothing.
+    /// A TLS client that trusts these authorities, with the present content of the operator's file. If the file
+    /// cannot be read, its last content is used.
     pub(crate) fn connector(&self) -> TlsConnector {
         TlsConnector::from(self.config())
     }
 
     fn config(&self) -> Arc<ClientConfig> {
-        // Ignores poisoning: the value is replaced as a whole.
+        // Poisoning is ignored, because the value is only replaced as a whole.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = &self.file else { return Arc::clone(&current.tls) };
         let next = read(file).and_then(|text| match text == current.text {
@@ -138,7 +138,7 @@ impl fmt::Debug for WebAuthorities {
     }
 }
 
-/// The authorities of the machine, or else those that are compiled in.
+/// The machine's authorities or, if it has none, those that are compiled in.
 fn base(counts: &Counts) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
@@ -165,7 +165,7 @@ fn read(file: &Path) -> Result<Vec<u8>, AuthoritiesError> {
     }
 }
 
-/// The base with the authorities in a file added. Certificates that cannot be used are left out.
+/// `base`, with the authorities in a file added. Unusable certificates are left out.
 fn with(
     base: &RootCertStore,
     (file, text): (&Path, &[u8]),
@@ -204,7 +204,7 @@ fn config(roots: RootCertStore) -> Arc<ClientConfig> {
         .expect("the provider has suites of TLS 1.2 and 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // Each fetch must verify the certificate that the server has now. A resumed session would show none.
+    // Each fetch must verify the server's present certificate, which a resumed session would not show.
     tls.resumption = Resumption::disabled();
     Arc::new(tls)
 }
@@ -250,7 +250,8 @@ mod tests {
         assert!(!same(&authorities.config()));
         assert!(rendered(&authorities).contains("{source=\"file\"} 2\n"));
 
-        // One bad certificate does not affect the others, and does not keep the control plane from starting.
+        // One invalid certificate does not affect the others, and does not prevent the control plane from
+        // starting.
         let odd = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let no_base64 = odd.replace("AAAA", "???");
         assert!(refused(Some(odd)).contains("can be used"));

@@ -1,6 +1,7 @@
-//! Fetches trust bundles of other trust domains from the endpoints that these serve (SPIFFE Federation, section 5).
+//! Fetches the trust bundles of other trust domains from their bundle endpoints (SPIFFE Federation, section 5).
 //!
-//! The operator names an endpoint, so it may have any address. Redirects are followed within its origin.
+//! An endpoint may have any address, because the operator has chosen it. Redirects are only followed within its
+//! origin.
 
 use std::sync::Arc;
 
@@ -15,14 +16,14 @@ use tokio_rustls::TlsConnector;
 use crate::authorities::WebAuthorities;
 use crate::fetch::{FetchError, Transport};
 
-/// Where a trust domain publishes its bundle.
+/// The endpoint at which a trust domain publishes its bundle.
 #[derive(Clone, Debug)]
 pub struct BundleEndpoint {
     origin: Origin,
     url: Uri,
 }
 
-/// How the server of an endpoint is authenticated: the endpoint's profile.
+/// How the server of an endpoint is verified: the endpoint's profile in SPIFFE Federation.
 #[derive(Clone, Copy, Debug)]
 pub enum EndpointServer<'a> {
     /// By its DNS name and these authorities (`https_web`).
@@ -39,7 +40,7 @@ pub enum EndpointServer<'a> {
 /// Why a bundle was not fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// It is no https URL, or contains a user name.
+    /// The text is not an https URL, or it contains a user name.
     #[error("it is no URL of https without a user")]
     Url,
     /// A root cannot be used.
@@ -48,7 +49,7 @@ pub enum EndpointError {
     /// The exchange failed.
     #[error(transparent)]
     Fetch(#[from] FetchFailure),
-    /// The server's answer is no trust bundle.
+    /// The server's answer is not a trust bundle.
     #[error("the answer is no trust bundle")]
     Bundle(#[from] BundleError),
 }
@@ -59,7 +60,7 @@ pub enum EndpointError {
 pub struct FetchFailure(FetchError);
 
 impl BundleEndpoint {
-    /// An endpoint with this URL.
+    /// An endpoint at this URL.
     ///
     /// # Errors
     /// [`EndpointError::Url`]
@@ -69,7 +70,7 @@ impl BundleEndpoint {
         Ok(Self { origin, url })
     }
 
-    /// Fetches the bundle from this server.
+    /// Fetches the bundle. `server` is how the endpoint's server is verified.
     ///
     /// # Errors
     /// [`EndpointError`]
@@ -117,7 +118,8 @@ mod tests {
     /// Most roots that a bundle may have.
     const MOST: usize = 32;
 
-    /// Serves this document, one connection after the other, with the identity `ID`. Returns the URL and the root.
+    /// Serves this document on one connection after another, with the SPIFFE ID `ID`. Returns the URL and the
+    /// root.
     async fn serve(document: String) -> (String, Vec<u8>) {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -142,7 +144,7 @@ mod tests {
                 let read = stream.read(&mut [0; 4096]).await.unwrap();
                 assert!(read > 0, "a request");
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", document.len());
-                // A client that has read enough closes the connection, so the write may fail.
+                // The write fails if the client has read enough and closed the connection.
                 let _closed = stream.write_all((head + &document).as_bytes()).await;
                 let _closed = stream.shutdown().await;
             }

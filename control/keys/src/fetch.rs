@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use crate::authorities::WebAuthorities;
 use crate::published::PublishedSet;
 
-/// Longest fetch, with all of its redirects. Issuers normally answer within a second.
+/// Longest fetch, including all of its redirects. Issuers normally answer within a second.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest attempt to connect to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,7 +29,7 @@ const MAX_REDIRECTS: usize = 3;
 /// Most addresses of a host that are tried.
 const MAX_ADDRESSES: usize = 4;
 
-/// Fetches key sets from permitted origins.
+/// Fetches key sets, but only from permitted origins.
 #[derive(Clone)]
 pub(crate) struct Fetcher {
     permitted: Arc<RwLock<Vec<Origin>>>,
@@ -37,22 +37,22 @@ pub(crate) struct Fetcher {
     is_reserved: fn(IpAddr) -> bool,
 }
 
-/// Fetches a document: with limits, and only with redirects within its origin.
+/// Fetches a document within limits. Redirects are only followed within its origin.
 pub(crate) struct Transport {
     pub(crate) tls: TlsConnector,
     /// Most bytes of the document.
     pub(crate) max_bytes: usize,
-    /// Returns whether an address must not be connected to, whatever name it was resolved from.
+    /// Whether a connection to an address is forbidden, whatever name was resolved to it.
     pub(crate) is_reserved: fn(IpAddr) -> bool,
 }
 
 /// Why a document was not fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// It is no http or https URL, or contains a user name.
+    /// The text is not an http or https URL, or it contains a user name.
     #[error("it is no URL of http or https without a user")]
     Url,
-    /// The operator's list does not contain the origin.
+    /// The operator has not permitted the origin.
     #[error("{0} is not in leno.dev/keys-from, an annotation of the control plane's Namespace")]
     Origin(Origin),
     /// The server redirects to another origin.
@@ -67,7 +67,7 @@ pub(crate) enum FetchError {
     /// The host has no address that may be connected to.
     #[error("the host has no address but of this machine, of its links or of its cloud")]
     Address,
-    /// The connection failed, or the TLS handshake on it.
+    /// The connection or its TLS handshake failed.
     #[error("no connection")]
     Connect(#[source] std::io::Error),
     /// The exchange failed.
@@ -79,38 +79,38 @@ pub(crate) enum FetchError {
     /// The answer is too long, or was cut off.
     #[error("the answer has more than {0} bytes, or broke off")]
     Body(usize),
-    /// The answer is no key set.
+    /// The answer is not a key set.
     #[error("the answer {0}")]
     Set(String),
-    /// It took too long.
+    /// The fetch took too long.
     #[error("no answer within {TIMEOUT:?}")]
     Timeout,
 }
 
 impl Fetcher {
-    /// Fetches from these origins, which can be replaced later. The authorities authenticate https servers.
+    /// Creates a fetcher for these origins, which can be replaced later. The authorities verify https servers.
     #[must_use]
     pub(crate) fn new(permitted: Vec<Origin>, authorities: Arc<WebAuthorities>) -> Self {
         let permitted = Arc::new(RwLock::new(permitted));
         Self { permitted, authorities, is_reserved: leno_index::is_reserved }
     }
 
-    /// The same fetcher, but it also connects to loopback addresses, for servers of tests.
+    /// The same fetcher, but with permission to connect to loopback addresses, for the servers of tests.
     #[cfg(test)]
     pub(crate) fn connecting_to_loopback(self) -> Self {
         Self { is_reserved: |_| false, ..self }
     }
 
-    /// Replaces the origins, for all clones. Returns whether they changed.
+    /// Replaces the permitted origins of all clones. Returns whether they have changed.
     pub(crate) fn permit(&self, origins: Vec<Origin>) -> bool {
-        // Ignores poisoning: the list is replaced as a whole.
+        // Poisoning is ignored, because the list is only replaced as a whole.
         let mut permitted = self.permitted.write().unwrap_or_else(PoisonError::into_inner);
         let differs = *permitted != origins;
         *permitted = origins;
         differs
     }
 
-    /// The origin of a URL, if keys may be fetched from it.
+    /// The origin of a URL, if it is permitted to fetch keys from it.
     pub(crate) fn permits(&self, url: &str) -> Result<Origin, FetchError> {
         let origin = Origin::of_url(url).ok_or(FetchError::Url)?;
         let permitted = self.permitted.read().unwrap_or_else(PoisonError::into_inner);
@@ -120,10 +120,10 @@ impl Fetcher {
         }
     }
 
-    /// Fetches the set of keys at a URL.
+    /// Fetches the key set at a URL.
     ///
     /// # Errors
-    /// Why there is no set.
+    /// Why the set could not be fetched.
     pub(crate) async fn fetch(&self, url: &str) -> Result<PublishedSet, FetchError> {
         let origin = self.permits(url)?;
         let url = url.parse().map_err(|_| FetchError::Url)?;
@@ -141,7 +141,7 @@ impl Transport {
     /// Fetches the document at a URL of an origin.
     ///
     /// # Errors
-    /// Why there is no document.
+    /// Why the document could not be fetched.
     pub(crate) async fn fetch(&self, origin: &Origin, url: Uri) -> Result<String, FetchError> {
         let followed = timeout(TIMEOUT, self.follow(origin, url));
         followed.await.map_err(|_| FetchError::Timeout)?
@@ -196,7 +196,7 @@ impl Transport {
     }
 }
 
-/// Where a response redirects to, if that is within its origin.
+/// The URL to which a response redirects, if it is in the same origin.
 fn redirected<B>(origin: &Origin, response: &Response<B>) -> Result<Uri, FetchError> {
     let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
     let location = location.unwrap_or_default();
@@ -215,7 +215,7 @@ async fn exchange(
     url: &Uri,
 ) -> Result<Response<hyper::body::Incoming>, FetchError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The task ends with the exchange: the sender and the body keep the connection open.
+    // The task ends with the exchange, because the sender and the body keep the connection open.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection for a fetch ended");

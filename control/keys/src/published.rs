@@ -1,14 +1,14 @@
-//! A key set as its issuer publishes it.
+//! A key set that an issuer has published.
 
 use std::fmt::Display;
 
 use leno_resources::check_key_set;
 
-/// A set with at least one key that verifies tokens.
+/// A key set with at least one key that can verify tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedSet {
     text: String,
-    /// One error for each key that is not used because its private part is published with it.
+    /// One error for each key that is not used because its private part was published with it.
     secrets: Vec<String>,
 }
 
@@ -16,7 +16,7 @@ impl PublishedSet {
     /// Parses a text as a key set.
     ///
     /// # Errors
-    /// Why the text is no key set.
+    /// Why the text is not a key set.
     pub(crate) fn read(text: String) -> Result<Self, String> {
         let secrets = check_key_set(&text)?;
         Ok(Self { text, secrets })
@@ -27,7 +27,7 @@ impl PublishedSet {
         &self.text
     }
 
-    /// How many keys of the set are not used.
+    /// How many keys of the set are not used because their private part was published.
     pub(crate) fn left_out(&self) -> usize {
         self.secrets.len()
     }

@@ -1,4 +1,4 @@
-//! The key sets that policies name, and the changes of policies when a set changes.
+//! The key sets that policies name. When a set changes, the policies that name it change as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,16 +22,17 @@ use crate::fetch::{FetchError, Fetcher};
 use crate::published::PublishedSet;
 use crate::store::DocumentStore;
 
-/// The pause between two fetches. It may be long, because issuers publish keys long before they sign with them.
+/// The pause between two fetches. It may be long, because most issuers publish keys long before they sign with
+/// them.
 const REFRESH: Duration = Duration::from_secs(30);
-/// The shortest pause between two fetches of a URL. Clients decide how often tokens name unknown keys, so they must
-/// not decide how often a URL is fetched.
+/// The shortest pause between two fetches of a URL. Clients choose the keys that their tokens name, and must not
+/// be able to cause frequent fetches.
 const LEAST_PAUSE: Duration = Duration::from_secs(5);
-/// The first wait after a fetch that failed; it doubles up to [`REFRESH`].
+/// The first wait after a failed fetch. It doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
 /// Most URLs that are fetched. Each tenant can name other URLs in policies.
 const MAX_URLS: usize = 256;
-/// Most URLs that are fetched for the policies of one namespace, so that no tenant uses up the places of others.
+/// Most URLs that are fetched for the policies of one namespace, so that one tenant cannot use up all slots.
 const MAX_URLS_OF_NAMESPACE: usize = 32;
 /// Most results of fetches that wait in the channel.
 const RESULTS: usize = 16;
@@ -47,12 +48,12 @@ pub struct KeySets {
     /// The pause between two fetches.
     refresh: Duration,
     store: Option<DocumentStore>,
-    /// The policies that name a key set, as they were read.
+    /// The policies that name a key set, as they were written.
     policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
     /// The sets in `ConfigMap`s and `Secret`s.
     objects: BTreeMap<ObjectKey, PublishedSet>,
     followed: BTreeMap<String, FollowedSet>,
-    /// Whether all policies have been seen once.
+    /// Whether the first changes, which contain all policies, were applied.
     is_filled: bool,
     /// How many permitted URLs are not fetched because there are too many.
     left_out: usize,
@@ -62,15 +63,15 @@ pub struct KeySets {
 
 /// A URL that policies name.
 struct FollowedSet {
-    /// The last good set.
+    /// The last valid set.
     set: Option<PublishedSet>,
     /// Whether the last fetch failed, or the URL may not be fetched.
     is_failing: bool,
-    /// Whether the last fetch found the set, so that it is stored.
+    /// Whether the last fetch found the set, so that it may be stored.
     is_confirmed: bool,
-    /// The task that fetches it; `None` if its origin is not permitted or no place is left.
+    /// The task that fetches the set; `None` if its origin is not permitted or there are too many URLs.
     task: Option<AbortHandle>,
-    /// Makes the task fetch the set sooner than it would.
+    /// Makes the task fetch the set sooner.
     early: Arc<Notify>,
 }
 
@@ -82,21 +83,21 @@ impl FollowedSet {
     }
 }
 
-/// How many sets there are, by their state.
+/// Counts key sets by their state.
 #[derive(Debug, Default)]
 struct Counts {
     current: AtomicUsize,
     stale: AtomicUsize,
     missing: AtomicUsize,
-    /// Keys that are not used because their private part is published with them.
+    /// How many keys are not used because their private part was published with them.
     left_out: AtomicUsize,
-    /// How often a set was requested again because a token named a key that it does not have.
+    /// How many times a set was fetched early because a token named a key that the set does not have.
     refetches: AtomicU64,
 }
 
 impl KeySets {
-    /// Holds no sets yet. `namespace` is that of the control plane, whose annotation permits origins. `store` keeps
-    /// the last good sets for the next start. `authorities` authenticate https servers.
+    /// Creates this without any sets. `namespace` is the control plane's; its annotation permits origins. `store`
+    /// keeps the last valid sets for the next start. `authorities` verify https servers.
     #[must_use]
     pub fn new(
         namespace: &str,
@@ -118,7 +119,7 @@ impl KeySets {
         }
     }
 
-    /// Whether a name is one under which sets are stored: the SHA-256 of a URL.
+    /// Whether a set may be stored under this name, which is the SHA-256 of a URL.
     #[must_use]
     pub fn is_document(name: &str) -> bool {
         HEXLOWER.decode(name.as_bytes()).is_ok_and(|hash| hash.len() == SHA256.output_len())
@@ -130,9 +131,9 @@ impl KeySets {
         move |text| counts.render(text)
     }
 
-    /// Writes the keys into the policies that name a URL, a `ConfigMap` or a `Secret`, and begins to fetch new
-    /// URLs. A set that has not been fetched yet has no keys. If the permitted origins change, or the keys in an
-    /// object, also adds the policies that this affects.
+    /// Writes the keys into the policies among `changes` that name a URL, a `ConfigMap` or a `Secret`, and begins
+    /// to fetch new URLs. A set that was not fetched yet has no keys. If the permitted origins or the keys in an
+    /// object change, the affected policies are added to `changes`.
     pub fn fill(&mut self, changes: &mut Vec<ObjectChange>) {
         let (mut permits_others, mut names_others) = (false, false);
         let mut replaced = BTreeSet::new();
@@ -180,14 +181,14 @@ impl KeySets {
             };
         }
         if permits_others {
-            // Sets whose fetch failed are fetched again at once.
+            // Sets whose last fetch failed are fetched again at once.
             self.followed.values_mut().for_each(FollowedSet::end);
         }
         if permits_others || names_others {
             self.follow();
         }
-        // The first changes contain all objects, except that in a cluster the objects of kinds that cannot be read
-        // yet are missing. So sets that replicas share are not removed at once.
+        // The first changes contain all objects, except those of kinds that the API server cannot list yet.
+        // Because of these, sets that replicas share are not removed at once.
         if let (false, Some(store)) = (std::mem::replace(&mut self.is_filled, true), &self.store) {
             let kept: BTreeSet<String> = self.followed.keys().map(|url| document(url)).collect();
             store.retain(|name| kept.contains(name));
@@ -206,12 +207,12 @@ impl KeySets {
         }
     }
 
-    /// Stores the set in an object, if it has one. Returns the object's key if the set changed.
+    /// Replaces the set that an object contains. Returns the object's key if the set has changed.
     fn replace(&mut self, key: ObjectKey, text: Option<String>) -> Option<ObjectKey> {
         let set = text.and_then(|text| match PublishedSet::read(text) {
             Ok(set) => Some(set),
             Err(error) => {
-                // A Secret may contain something else by mistake, which must not be logged.
+                // The error is not logged for a Secret, because it could contain other secrets by mistake.
                 let error = (key.kind != Kind::Secret).then_some(error);
                 tracing::warn!(object = %key, error, "its {KEY_SET_KEY} holds no keys of tokens");
                 None
@@ -253,8 +254,8 @@ impl KeySets {
         differs
     }
 
-    /// Fetches the sets of these issuers soon if they are named by a URL, because tokens name keys that the sets do
-    /// not have. A set is fetched at most once in [`LEAST_PAUSE`].
+    /// Fetches the sets of these issuers early, because tokens name keys that the sets do not have. Only sets at
+    /// URLs are fetched. A set is fetched at most once in [`LEAST_PAUSE`].
     pub fn refetch(&self, issuers: &BTreeSet<String>) {
         let of_policies = self.policies.values().flat_map(|policy| &policy.spec.tokens);
         let named = of_policies.filter(|one| issuers.contains(&one.issuer));
@@ -272,10 +273,11 @@ impl KeySets {
         }
     }
 
-    /// Waits until a set changes. Returns the policies that name it, with the new keys. Cancel safe.
+    /// Waits until a set changes. Returns the policies that name it, with the new keys. Cancel safe: no change is
+    /// lost if the future is dropped.
     pub async fn refreshed(&mut self) -> Vec<ObjectChange> {
         loop {
-            // `self` holds a sender, so that the channel never closes.
+            // The channel never closes, because `self` holds a sender.
             let Some((url, result)) = self.results.1.recv().await else { continue };
             let Some(known) = self.followed.get_mut(&url) else { continue };
             let set = match result {
@@ -314,7 +316,7 @@ impl KeySets {
         }
     }
 
-    /// The policies that name a URL, with the keys of the URL's set.
+    /// The policies that name this URL, with the keys of its set.
     fn with(&self, url: &str) -> Vec<ObjectChange> {
         let naming = self.policies.values().filter(|policy| urls(policy).any(|one| one == url));
         let change = |policy: &AuthorizationPolicy| {
@@ -375,7 +377,7 @@ impl KeySets {
         self.count();
     }
 
-    /// Begins to fetch URLs that are permitted and have a place, and ends the fetches of all others.
+    /// Begins to fetch the URLs that are permitted and within the bounds, and ends the fetches of all others.
     fn begin_fetches(&mut self) {
         let wanted = self.wanted();
         for (url, one) in &mut self.followed {
@@ -412,7 +414,7 @@ impl KeySets {
         }
     }
 
-    /// The permitted URLs that have places, up to the limit of each namespace.
+    /// The permitted URLs within the bounds, in total and for each namespace.
     fn wanted(&self) -> BTreeSet<String> {
         let mut of_namespaces: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (key, policy) in &self.policies {
@@ -466,18 +468,18 @@ impl Counts {
     }
 }
 
-/// Whether a policy names keys that are stored elsewhere.
+/// Whether a policy names keys that are not written in the policy itself.
 fn names_keys(policy: &AuthorizationPolicy) -> bool {
     urls(policy).next().is_some() || key_objects(policy).next().is_some()
 }
 
-/// The objects with the keys of a policy's issuers: `ConfigMap`s and `Secret`s.
+/// The `ConfigMap`s and `Secret`s with the keys of a policy's issuers.
 pub fn key_objects(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectKey> {
     let namespace = &policy.metadata.namespace;
     policy.spec.tokens.iter().filter_map(move |issuer| object(namespace, issuer))
 }
 
-/// The object that holds the keys of an issuer.
+/// The object with the keys of an issuer, if the policy names one.
 fn object(namespace: &str, issuer: &TokenIssuerSpec) -> Option<ObjectKey> {
     let config_map = issuer.jwks_config_map.as_ref().map(|name| (Kind::ConfigMap, name));
     let secret = issuer.jwks_secret.as_ref().map(|name| (Kind::Secret, name));
@@ -485,12 +487,12 @@ fn object(namespace: &str, issuer: &TokenIssuerSpec) -> Option<ObjectKey> {
     Some(ObjectKey { kind, namespace: namespace.to_owned(), name: name.clone() })
 }
 
-/// The name under which the set of a URL is stored.
+/// The name under which the set at a URL is stored.
 fn document(url: &str) -> String {
     HEXLOWER.encode(digest(&SHA256, url.as_bytes()).as_ref())
 }
 
-/// The set of a URL as it was last stored, unless that contains no keys for tokens.
+/// The stored set of a URL, unless it contains no usable keys.
 fn stored(store: &DocumentStore, url: &str) -> Option<PublishedSet> {
     match PublishedSet::read(store.read(&document(url))?) {
         Ok(set) => {

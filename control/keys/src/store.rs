@@ -1,5 +1,5 @@
-//! Stores fetched documents, so that they survive a restart of the control plane while the other side is
-//! unreachable.
+//! Stores fetched documents, so that they are still there after a restart of the control plane, even if their
+//! source is unreachable then.
 //!
 //! ```text
 //!  one machine   Store ──► a directory
@@ -16,29 +16,30 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long replicas keep a document that nothing wants. The replica may not know all policies of a cluster for a
-/// while, for example while an API server that is starting does not serve a kind yet. The documents are still there
-/// when the policies appear again.
+/// How long replicas keep a document that no configuration wants. A replica may lack policies for a while, for
+/// example while an API server that is starting does not serve a kind yet. With this delay, the documents still
+/// exist when the policies appear again.
 const UNWANTED: Duration = Duration::from_mins(10);
-/// Most documents that are kept although nothing wants them. Tenants can have new ones fetched without end.
+/// Most documents that are kept although no configuration wants them. Without the bound, tenants could make the
+/// control plane fetch and keep new ones without end.
 const MAX_UNWANTED: usize = 512;
 
-/// Documents by name, kept for the next start.
+/// Stores documents by name for the next start.
 #[derive(Clone, Debug)]
 pub struct DocumentStore(StoreMedium);
 
 #[derive(Clone, Debug)]
 enum StoreMedium {
-    /// A directory with a file for each document. Files for whose name the function returns false do not belong to
+    /// A directory with a file for each document. Files for whose name the function returns false are not part of
     /// the store.
     Directory(PathBuf, fn(&str) -> bool),
-    /// Documents that all replicas share.
+    /// Documents that all replicas share through the cluster.
     Shared(SharedDocuments),
 }
 
 impl DocumentStore {
-    /// The documents in a directory, which is created if needed. Files for whose name `is_document` returns false
-    /// are left alone.
+    /// A store in a directory, which is created if needed. Files for whose name `is_document` returns false are
+    /// not touched.
     ///
     /// # Errors
     /// If the directory cannot be created.
@@ -50,13 +51,13 @@ impl DocumentStore {
         }
     }
 
-    /// The documents that the replicas of a control plane share.
+    /// A store that all replicas of a control plane share.
     #[must_use]
     pub fn shared(documents: SharedDocuments) -> Self {
         Self(StoreMedium::Shared(documents))
     }
 
-    /// The document that was last stored, if it can be read. It stays stored until it is replaced or forgotten.
+    /// The stored document with this name, if it can be read. It stays stored until it is replaced or removed.
     #[must_use]
     pub fn read(&self, name: &str) -> Option<String> {
         let directory = match &self.0 {
@@ -73,7 +74,7 @@ impl DocumentStore {
         }
     }
 
-    /// Stores a document in place of the last one.
+    /// Stores a document, and replaces the one with the same name.
     pub fn write(&self, name: &str, text: &str) {
         let directory = match &self.0 {
             StoreMedium::Directory(directory, _) => directory,
@@ -87,8 +88,8 @@ impl DocumentStore {
         }
     }
 
-    /// Notes that a document may be older than what other replicas have fetched since. It can still be read. But
-    /// replicas leave the stored document unchanged until it is written again.
+    /// Marks a document as possibly older than what other replicas have fetched. It can still be read, but this
+    /// replica does not change the stored document until it writes it again.
     pub fn doubt(&self, name: &str) {
         match &self.0 {
             StoreMedium::Directory(..) => {}
@@ -96,8 +97,8 @@ impl DocumentStore {
         }
     }
 
-    /// Removes a document, because tenants can have new ones fetched without end. Documents that replicas share
-    /// stay for another ten minutes, or longer if they are read or written meanwhile.
+    /// Removes a document that is no longer needed. Documents that replicas share are kept for another ten
+    /// minutes, or longer if they are read or written meanwhile.
     pub fn forget(&self, name: &str) {
         let directory = match &self.0 {
             StoreMedium::Directory(directory, _) => directory,
@@ -110,8 +111,8 @@ impl DocumentStore {
         }
     }
 
-    /// Removes all documents except these. Documents that were fetched before the last start may not be fetched any
-    /// more.
+    /// Removes all documents except those for which `is_kept` returns true. At a start, this removes documents of
+    /// earlier configurations.
     pub fn retain(&self, is_kept: impl Fn(&str) -> bool) {
         let names = match &self.0 {
             StoreMedium::Directory(directory, is_document) => {
@@ -136,8 +137,8 @@ fn names(directory: &Path) -> Vec<String> {
     }
 }
 
-/// Documents that the replicas of a control plane share: those that were stored when this replica started, and
-/// those that this replica wants stored.
+/// The documents that the replicas of a control plane share: those that were stored when this replica started, and
+/// those that this replica wants to be stored.
 #[derive(Clone, Debug)]
 pub struct SharedDocuments {
     memory: Arc<Mutex<StoreMemory>>,
@@ -146,14 +147,14 @@ pub struct SharedDocuments {
 
 #[derive(Debug)]
 struct StoreMemory {
-    /// Documents that this replica does not want to replace, as it last read or fetched them.
+    /// Documents as this replica has last read or fetched them.
     stored: BTreeMap<String, String>,
-    /// Documents that nothing wants, and since when.
+    /// Documents that no configuration wants, and since when.
     unwanted: BTreeMap<String, Instant>,
 }
 
-/// The documents that should be stored, by name. `None` means that the stored document should stay as it is, if
-/// there is one, because this replica's last fetch did not succeed.
+/// The documents that should be stored, by name. The value `None` means that a stored document should be kept as
+/// it is, because this replica has not fetched it successfully.
 pub type DesiredDocuments = BTreeMap<String, Option<String>>;
 
 impl SharedDocuments {
@@ -171,14 +172,14 @@ impl SharedDocuments {
         self.wanted.subscribe()
     }
 
-    /// The names of documents that are kept although nothing wants them now.
+    /// The names of documents that are kept although no configuration wants them.
     #[must_use]
     pub fn unwanted(&self) -> BTreeSet<String> {
         self.memory().unwanted.keys().cloned().collect()
     }
 
-    /// Notes the names of stored documents. If this replica does not know one, another replica has stored it. It
-    /// then stays as long as a document that this replica has forgotten.
+    /// Records the names of stored documents. A document that this replica does not have was stored by another
+    /// replica. It is kept for as long as a document that this replica has forgotten.
     pub fn found<'n>(&self, names: impl Iterator<Item = &'n String>) {
         let mut memory = self.memory();
         for name in names {
@@ -188,7 +189,7 @@ impl SharedDocuments {
         }
     }
 
-    /// Removes documents that nothing has wanted for ten minutes.
+    /// Removes documents that no configuration has wanted for ten minutes.
     pub fn sweep(&self) {
         let mut memory = self.memory();
         let ended = memory.unwanted.extract_if(.., |_, since| since.elapsed() >= UNWANTED);
@@ -204,13 +205,13 @@ impl SharedDocuments {
         let mut memory = self.memory();
         memory.unwanted.remove(name);
         let fetched = self.wanted.borrow().get(name).cloned().flatten();
-        // Another replica may store the document before this one does.
+        // Claimed before it is read, because another replica may store the document first.
         self.claim(name);
         fetched.or_else(|| memory.stored.get(name).cloned())
     }
 
     fn memory(&self) -> MutexGuard<'_, StoreMemory> {
-        // Ignores poisoning: no panic can interrupt a change.
+        // Poisoning is ignored, because no panic can interrupt a change.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -247,8 +248,7 @@ impl SharedDocuments {
         self.sweep();
     }
 
-    /// Marks a document as wanted in its stored form, unless this replica wants it already. Returns whether it was
-    /// not wanted.
+    /// Marks a document as wanted in its stored form, unless it is already wanted. Returns whether this is new.
     fn claim(&self, name: &str) -> bool {
         self.wanted.send_if_modified(|wanted| match wanted.contains_key(name) {
             true => false,
@@ -256,7 +256,7 @@ impl SharedDocuments {
         })
     }
 
-    /// Stops wanting a document. It stays for a while.
+    /// Marks a document as no longer wanted. It is kept for a while.
     fn leave(&self, memory: &mut StoreMemory, name: &str) {
         memory.unwanted.entry(name.to_owned()).or_insert_with(Instant::now);
         if memory.unwanted.len() > MAX_UNWANTED

@@ -1,4 +1,4 @@
-//! Writes of objects, and what the API server answers to them.
+//! Applies objects, and recognises the API server's errors.
 
 use std::fmt::Debug;
 
@@ -7,8 +7,8 @@ use kube::{Api, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Applies an object like `kubectl apply --server-side --force-conflicts`, with this field manager: creates it, or
-/// changes the fields that the document has; returns the stored object.
+/// Applies an object as `kubectl apply --server-side --force-conflicts` does, with this field manager: creates the
+/// object, or changes the fields that `object` contains. Returns the stored object.
 ///
 /// # Errors
 /// The API server does not answer, or rejects it.

@@ -13,10 +13,11 @@ use kube::{Client, Config};
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-/// The longest wait for a connection to the API server, which is in the same cluster.
+/// The longest wait for a connection to the API server. It is in the same cluster, so connecting takes only a
+/// moment.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the API server may be silent while a response is outstanding: more than the 290 s after
-/// which it ends a watch without events.
+/// How long the API server may be silent while a response is outstanding. This exceeds the 290 s after which it
+/// ends a watch without events.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Why a cluster cannot be reached.
@@ -47,9 +48,9 @@ pub enum ConnectError {
     Client(#[from] kube::Error),
 }
 
-/// A client for a cluster. Uses `kubeconfig` if it is given; else the file that `KUBECONFIG` names, or
-/// `~/.kube/config`; else, if no `context` is given, the service account of the pod in which this process runs.
-/// `context` selects a context of the kubeconfig instead of its current one. Sends no request yet.
+/// Creates a client for a cluster, without sending a request. Uses `kubeconfig` if it is given; else the file that
+/// `KUBECONFIG` names, or `~/.kube/config`; else, if no `context` is given, the service account of the pod in
+/// which this process runs. `context` selects another context of the kubeconfig than the current one.
 ///
 /// # Errors
 /// No cluster is configured, or its configuration cannot be used.
@@ -60,11 +61,11 @@ pub async fn connect(
     client(configured(kubeconfig, context).await?)
 }
 
-/// The token with which [`connect`] would authenticate to the API server; `None` if it uses a certificate or
-/// nothing. Runs the plugin of the kubeconfig, if there is one.
+/// The token with which a client of [`connect`] authenticates to the API server; `None` if it uses a certificate,
+/// or does not authenticate. Runs the plugin that the kubeconfig names, if any.
 ///
 /// # Errors
-/// As [`connect`]; or the plugin fails.
+/// The errors of [`connect`], and if the plugin fails.
 pub async fn bearer(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
@@ -98,7 +99,7 @@ async fn configured(
     })
 }
 
-/// The error of a layer that gets tokens.
+/// The error of the layer that adds tokens to requests.
 type LayerError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends an empty request through a service.
@@ -111,7 +112,7 @@ where
     service.call(http::Request::new(Body::empty())).await.map_err(Into::into)
 }
 
-/// Answers a request with its own headers.
+/// A service that answers a request with the request's own headers.
 #[derive(Clone)]
 struct Headers;
 
@@ -131,7 +132,7 @@ impl<B> Service<http::Request<B>> for Headers {
     }
 }
 
-/// A client for a server at this address, without TLS and credentials. Tests use it.
+/// Creates a client for a server at this address, without TLS and credentials, for tests.
 ///
 /// # Errors
 /// The address cannot be used.
@@ -149,15 +150,16 @@ pub fn current_context(kubeconfig: Option<&Path>) -> Option<String> {
 fn client(mut config: Config) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
-    // Does not count silence while no request is outstanding.
+    // The time of silence begins again with each request, so that a connection without outstanding requests does
+    // not count as silent.
     config.reset_reader_on_write = true;
-    // Callers have their own intervals for retries.
+    // Callers retry at intervals of their own.
     config.default_retry = false;
     config.headers.extend(user_agent().map(|agent| (USER_AGENT, agent)));
     Ok(Client::try_from(config)?)
 }
 
-/// The name of this program in the logs of the API server, such as `leno-agent/0.1.0`.
+/// The name and version of this program, such as `leno-agent/0.1.0`, for the logs of the API server.
 fn user_agent() -> Option<HeaderValue> {
     let program = std::env::current_exe().ok()?;
     let name = program.file_name()?.to_str()?;

@@ -1,4 +1,4 @@
-//! Chooses the replica that leads, with a Lease that names it.
+//! Elects the replica that leads. A Lease names the leader.
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,15 @@ mod election;
 use crate::is_status;
 use election::{Election, LeaseAction, LeaseRecord};
 
-/// How long other replicas still regard a leader as such after its last renewal. Kubernetes' own components use the
-/// same value.
+/// How long after the leader's last renewal the other replicas still regard it as the leader. Kubernetes' own
+/// components use the same value.
 const TERM: Duration = Duration::from_secs(15);
 /// How often each replica reads the Lease, and the leader renews it.
 const LOOK: Duration = Duration::from_secs(2);
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a leader still acts as one after its last renewal that the API server answered. Even with one look and
-/// two answers more, this ends before another replica may take over.
+/// How long a leader still acts as one after its last renewal that the API server has answered. Even with one more
+/// interval and two more answers, this ends before another replica may take over.
 const ACTS: Duration = Duration::from_secs(8);
 /// The term in seconds that a leader writes into the Lease when it ends.
 const RELEASED: i32 = 1;
@@ -35,7 +35,7 @@ pub struct Elector {
     lease: String,
     election: Election,
     leads: watch::Sender<bool>,
-    /// Until when this replica leads, because of its last renewal that the API server answered.
+    /// Until when this replica leads, according to its last renewal that the API server has answered.
     until: Option<Instant>,
 }
 
@@ -46,8 +46,8 @@ enum Outcome {
 }
 
 impl Elector {
-    /// For the Lease with this namespace and name. `name` is the replica's name, and `run` distinguishes this run
-    /// of it from others.
+    /// Takes part in the election for the Lease with this namespace and name. `name` is the replica's name, and
+    /// `run` distinguishes this run of the replica from others.
     #[must_use]
     pub fn new(client: Client, lease: (&str, &str), (name, run): (&str, &str)) -> Self {
         let (namespace, lease) = (lease.0, lease.1.to_owned());
@@ -60,14 +60,14 @@ impl Elector {
         }
     }
 
-    /// Whether this replica leads.
+    /// A receiver of whether this replica leads.
     #[must_use]
     pub fn leads(&self) -> watch::Receiver<bool> {
         self.leads.subscribe()
     }
 
-    /// Takes part until `stop` is true, and then releases the Lease at once. After every look calls `heard` with
-    /// whether the API server answered.
+    /// Takes part until `stop` is true, and then releases the Lease at once. After every read of the Lease, calls
+    /// `heard` with whether the API server has answered.
     pub async fn run(mut self, heard: impl Fn(bool), mut stop: watch::Receiver<bool>) {
         loop {
             let begin = Instant::now();
@@ -79,7 +79,7 @@ impl Elector {
                     self.until = leads.then_some(begin + ACTS);
                 }
                 Ok(Err(error)) => {
-                    // A refusal is an answer too, for example if we may not read the Lease.
+                    // A refusal also counts as an answer, for example if this account may not read the Lease.
                     heard(matches!(error, kube::Error::Api(_)));
                     let error: &dyn std::error::Error = &error;
                     tracing::debug!(error, "the Lease cannot be looked at");
@@ -89,7 +89,7 @@ impl Elector {
             self.tell();
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
-                // If the sender is dropped, we stop as well.
+                // A dropped sender also means to stop.
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
@@ -141,13 +141,13 @@ impl Elector {
         };
         match written {
             Ok(_) => Ok(Outcome::Leads),
-            // Another replica wrote the Lease first, so its version has changed.
+            // Another replica has written the Lease first, so its version has changed.
             Err(error) if is_status(&error, 409) => Ok(Outcome::Follows),
             Err(error) => Err(error),
         }
     }
 
-    /// Stops leading, and then empties the Lease, so that the next replica that reads it takes over.
+    /// Stops leading, then clears the holder in the Lease, so that the next replica that reads it takes over.
     async fn release(mut self) {
         if !*self.leads.borrow() {
             return;

@@ -1,4 +1,4 @@
-//! How Leno communicates with a Kubernetes API server. This is the only crate that creates clients for it.
+//! Communicates with a Kubernetes API server. No other crate creates clients for it.
 //!
 //! ```text
 //!  connect     a client: from a kubeconfig or the pod's service account, with time-outs and a user agent
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Other crates use the types of `kube` through this one, so that `kube` and its features are chosen in one place
-//! (`scripts/lint-tree.sh`). This crate does not know which objects Leno has, or what they mean.
+//! (`scripts/lint-tree.sh`). Which objects Leno uses, and what they mean, is left to those crates.
 //!
 //! Read first: [`connect`], [`watch`].
 

@@ -1,11 +1,11 @@
-//! Keeps what a watch has reported.
+//! Keeps the objects that a watch has reported, or values derived from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Event;
 
-/// A value for each object of a watch, by key. While the objects are listed again, the earlier values stay. At the
-/// end of the list, the values of objects that were not in it are removed.
+/// A value for each object of a watch, by key. While the objects are listed again, the earlier values are kept. At
+/// the end of the list, the values of objects that it did not contain are removed.
 #[derive(Clone, Debug)]
 pub struct Reflection<K, V> {
     values: BTreeMap<K, V>,
@@ -21,7 +21,8 @@ impl<K, V> Default for Reflection<K, V> {
 }
 
 impl<K: Ord + Clone, V> Reflection<K, V> {
-    /// Takes an event. `reduce` converts an object into its key and the value to keep; `None` keeps nothing.
+    /// Applies an event. `reduce` converts an object to its key and the value to keep; with `None`, nothing is
+    /// kept for the object.
     pub fn take<O>(&mut self, event: Event<O>, reduce: impl FnOnce(O) -> (K, Option<V>)) {
         match event {
             Event::Init => self.listed = Some(BTreeSet::new()),

@@ -1,4 +1,4 @@
-//! Asks the API server in advance which actions the user may do.
+//! Asks the API server which actions the user is permitted to do.
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::authorization::v1::{
@@ -7,7 +7,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::PostParams;
 use kube::{Api, Client, Error};
 
-/// Reviews requested at the same time; each is one short request.
+/// Most reviews that are requested at the same time. Each is one short request.
 const AT_ONCE: usize = 16;
 
 /// A right: verb, group (empty for Kubernetes' core), and resource, optionally with a subresource
@@ -38,13 +38,13 @@ impl RequiredRight {
         Self { verb, group, resource, namespace: None, name: None }
     }
 
-    /// The action in this namespace; in all namespaces if `None`.
+    /// The action in this namespace, or in all namespaces if `None`.
     #[must_use]
     pub fn inside(self, namespace: Option<&str>) -> Self {
         Self { namespace: namespace.map(str::to_owned), ..self }
     }
 
-    /// The action on the object of this name.
+    /// The action on the object with this name only.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { name: Some(name.to_owned()), ..self }
@@ -83,7 +83,7 @@ impl RequiredRight {
     }
 }
 
-/// The actions among these that the user is not permitted to do, in words and in the same order.
+/// The actions among these that the user is not permitted to do, as text and in the same order.
 ///
 /// # Errors
 /// If the API server does not answer.

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::Client;
 
-/// The minor version of the API server, see [`minor_of`].
+/// The minor version of the API server; see [`minor_of`].
 ///
 /// # Errors
 /// If the API server does not answer.
@@ -11,7 +11,8 @@ pub async fn minor_version(client: &Client) -> Result<u32, kube::Error> {
     Ok(minor_of(&client.apiserver_version().await?))
 }
 
-/// The minor version, for example 34 for Kubernetes 1.34. The next major version counts as later than all of these.
+/// The minor version, such as 34 for Kubernetes 1.34. A later major version counts as later than every minor
+/// version.
 #[must_use]
 pub fn minor_of(version: &Info) -> u32 {
     // Some providers add a sign: `30+`.

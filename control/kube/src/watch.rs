@@ -26,34 +26,35 @@ use crate::connect::CONNECT_TIMEOUT;
 
 pub use kube::runtime::watcher::{Error as WatchError, Event};
 
-/// The shortest wait after a failure. Each further failure doubles it.
+/// The shortest wait after a failure. Each further failure doubles the wait.
 const FIRST_WAIT: Duration = Duration::from_millis(400);
-/// For how long a server may answer requests for a streamed list with errors before the list is requested in pages. A
-/// server that cannot fill its cache, for example because a conversion webhook fails, answers a request for pages with the
-/// reason. This value is for the first list, for which callers wait, such as a control plane that is starting.
+/// For how long a server may answer requests for a streamed list with errors before the list is requested in
+/// pages. A server that cannot fill its cache, for example because a conversion webhook fails, answers a request
+/// for pages with the reason. This value applies to the first list, for which callers wait, such as a control
+/// plane that is starting.
 const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// As [`FIRST_PATIENCE`], for later lists. Callers then still know the objects as they were before. All clients of
-/// a server that has restarted may request lists at once, and lists that its cache cannot answer yet are read from
-/// etcd.
+/// As [`FIRST_PATIENCE`], for later lists. At that time callers still have the earlier objects. After a restart of
+/// the server, all clients may request lists at once, and lists in pages are read from etcd, which would overload
+/// it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What to watch, and how patiently.
+/// Which objects to watch, and how long to wait after failures.
 #[derive(Clone, Debug)]
 pub struct WatchSelection {
     /// A field selector; empty for all objects.
     pub fields: String,
     /// A label selector; empty for all objects.
     pub labels: String,
-    /// Objects in one page, if the server cannot stream a list. A whole page is in memory at once.
+    /// How many objects one page has, if the server cannot stream a list. A whole page is in memory at once.
     pub page: u32,
-    /// The longest wait after a failure, without the jitter, which can double it.
+    /// The longest wait after a failure, without the random addition, which is up to half of it.
     pub longest_wait: Duration,
 }
 
 impl Default for WatchSelection {
-    /// All objects, for a client that exists only a few times: the watch continues at most 8 s after the API server
-    /// is back.
+    /// All objects. The waits are for a client with only a few instances: a watch continues at most 8 s after the
+    /// API server is available again.
     fn default() -> Self {
         let (fields, labels) = (String::new(), String::new());
         Self { fields, labels, page: 500, longest_wait: Duration::from_secs(4) }
@@ -79,8 +80,7 @@ impl WatchSelection {
         if self.fields.is_empty() && self.labels.is_empty() {
             return config;
         }
-        // The cache of the server answers a list of few objects with an index; etcd would read all objects. The
-        // cache supports no pages.
+        // Without this, etcd would read all objects. The server's cache has an index, but does not support pages.
         let config = config.any_semantic();
         let selector = |text: &String| (!text.is_empty()).then(|| text.clone());
         watcher::Config {
@@ -96,7 +96,7 @@ impl WatchSelection {
         waits.with_max_delay(self.longest_wait).with_factor(2.0).without_max_times().build()
     }
 
-    /// If neither a failure nor an event follows a failure for this long, the watch has been resumed.
+    /// How long after a failure a watch without a further failure or event counts as resumed.
     fn settled(&self) -> Duration {
         self.longest_wait * 2 + CONNECT_TIMEOUT
     }
@@ -109,7 +109,7 @@ pub enum WatchReport<K> {
     Event(Event<K>),
     /// The list or the watch has failed, and is retried after a wait.
     Failed(WatchError),
-    /// The watch works again after a failure, and had nothing to report.
+    /// The watch works again after a failure, and has nothing else to report.
     Resumed,
 }
 
@@ -144,14 +144,14 @@ struct Watch<K> {
     events: BoxStream<'static, Result<Event<K>, WatchError>>,
     /// Whether the list under way is requested as a stream.
     streams: bool,
-    /// Whether the server rejects requests for streams.
+    /// Whether the server has rejected requests for streams, so that only pages are requested.
     only_pages: bool,
-    /// When the server first answered with an error, of the uninterrupted errors up to now.
+    /// Since when the server has answered only with errors.
     refused_since: Option<Instant>,
     /// Whether a list was completed once.
     has_listed: bool,
     waits: ExponentialBackoff,
-    /// The wait before the next request.
+    /// The wait before the next request, if any.
     wait: Option<Duration>,
     /// Whether a list is in progress.
     listing: bool,
@@ -194,8 +194,8 @@ where
                 sleep(wait).await;
             }
             let next = self.events.next();
-            // A resumed watch reports nothing until an object changes, so success is inferred from the absence of an
-            // error.
+            // A resumed watch reports nothing until an object changes. So if no error occurs for a while, the
+            // watch is assumed to work.
             let next = if self.failing && !self.listing {
                 let Ok(next) = timeout(self.selection.settled(), next).await else {
                     self.recovered();
@@ -212,7 +212,7 @@ where
                         return failed;
                     }
                 }
-                // kube's watcher never ends.
+                // Cannot happen, because kube's watcher never ends.
                 None => self.begin(true),
             }
         }
@@ -221,11 +221,12 @@ where
     fn event(&mut self, mut event: Event<K>) -> WatchReport<K> {
         if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &mut event
         {
-            // Nothing in the mesh reads who wrote which field, and for a small object this is most of its memory.
+            // These fields record which client wrote which field. Leno does not use them, and they would take most
+            // of the memory of a small object.
             object.meta_mut().managed_fields = None;
         }
         self.listing = matches!(event, Event::Init | Event::InitApply(_));
-        // The start of a list is no success yet: the list may still fail.
+        // The start of a list does not count as success, because the list may still fail.
         if !self.listing {
             self.has_listed = true;
             self.recovered();
@@ -233,18 +234,19 @@ where
         WatchReport::Event(event)
     }
 
-    /// Notes that the list is complete, or that the watch works.
+    /// Records that the list is complete, or that the watch works.
     fn recovered(&mut self) {
         self.failing = false;
         self.refused_since = None;
         self.waits = self.selection.waits();
     }
 
-    /// `None` if there is nothing to report.
+    /// Handles an error. `None` if there is nothing to report.
     fn failed(&mut self, error: WatchError) -> Option<WatchReport<K>> {
         if is_expired(&error) {
             tracing::debug!(%error, "the version of the watch has expired; listing again");
-            // All clients of a server that has restarted get here at once: the wait spreads them.
+            // After a restart of the server, all of its clients get here at once, and the random wait spreads
+            // their requests.
             self.wait = self.waits.next();
             self.refused_since = None;
             self.begin(true);
@@ -270,7 +272,7 @@ where
         Some(WatchReport::Failed(error))
     }
 
-    /// Notes an answer of the server. Returns false once it has given only errors for too long.
+    /// Records an answer of the server. Returns false if it has given only errors for too long.
     fn is_patient(&mut self, refusal: Option<&StreamRefusal>) -> bool {
         let Some(StreamRefusal::Broken) = refusal else {
             self.refused_since = None;
@@ -281,11 +283,11 @@ where
     }
 }
 
-/// Why a server does not stream a list. It may still answer a request for pages.
+/// Why a server does not stream a list, although it may answer a request for pages.
 enum StreamRefusal {
-    /// It rejects the parameters.
+    /// The API server does not support the parameters of a streaming list.
     Unsupported,
-    /// It has failed, or its cache is not filled.
+    /// The watch has failed, or the API server's cache is not filled yet.
     Broken,
 }
 
@@ -298,12 +300,12 @@ fn refusal(error: &WatchError) -> Option<StreamRefusal> {
     match code {
         400 | 422 => Some(StreamRefusal::Unsupported),
         429 | 500.. => Some(StreamRefusal::Broken),
-        // A request for pages would get the same answer: no right, or no such kind.
+        // A request for pages would get the same answer, for example if the right or the kind is missing.
         _ => None,
     }
 }
 
-/// When the server wants the next request, if it is overloaded now.
+/// How long the server asks to wait before the next request, if it is overloaded.
 fn retry_after(error: &WatchError) -> Option<Duration> {
     const TOO_MANY_REQUESTS: u16 = 429;
     let WatchError::WatchStartFailed(kube::Error::Api(status)) = error else { return None };
@@ -312,14 +314,14 @@ fn retry_after(error: &WatchError) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
-/// The wait, with a random addition of up to half of it.
+/// The wait with a random addition of up to half of it.
 fn jittered(wait: Duration) -> Duration {
-    // Seeded by the system; 53 bits are what a double holds exactly.
+    // The hasher is seeded randomly by the system. 53 bits are as many as a double can represent exactly.
     let random = (RandomState::new().hash_one(0_u8) >> 11) as f64 / (1_u64 << 53) as f64;
     wait.mul_f64(1.0 + random / 2.0)
 }
 
-/// Whether the server no longer has the version to watch from (410 Gone).
+/// Whether the server no longer has the version from which the watch should continue (410 Gone).
 fn is_expired(error: &WatchError) -> bool {
     const GONE: u16 = 410;
     match error {

@@ -1,4 +1,4 @@
-//! The pages of nodes' agents: what the kernel counted of the connections of pods.
+//! Fetches the metrics of the nodes' agents, which contain what the kernel has counted about connections of pods.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use tokio::time::timeout;
 use crate::pods::PodInMesh;
 use crate::scrape::NamedPod;
 
-/// How long an agent may take to answer, and all of them together.
+/// How long one agent may take to answer, and all of them together.
 const BOUND: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(4);
-/// Agents that are queried at once: the page of each is in memory meanwhile.
+/// How many agents are queried at the same time. The page of each is in memory meanwhile.
 const AT_ONCE: usize = 16;
-/// Longest page, in bytes.
+/// Longest page that is read, in bytes.
 const MAX_PAGE: u64 = 4 * 1024 * 1024;
 
 /// The pages of the agents in the control plane's namespace. An agent that has not answered before the round ends

@@ -7,12 +7,13 @@
 //!                                                                  │
 //!  API server ◄── TokenReview, SubjectAccessReview ── Readers ──► Sight ──► JSON ◄── leno, browser
 //! ```
-//! It is `leno-controller observe`, in a pod of its own beside the control plane: a fault in it harms neither the mesh nor
-//! the control plane. It reaches proxies as a Prometheus does, at the addresses of their pods. A reader sees the
-//! namespaces in whose pods they may open a port-forward, which is what `leno stat` and `leno tap` need.
+//! The observer runs as `leno-controller observe` in a separate pod, so that a fault in it affects neither the
+//! mesh nor the control plane. Like a Prometheus server, it connects to proxies at the addresses of their pods. A
+//! reader sees the namespaces in which they may open port-forwards to pods, which `leno stat` and `leno tap` need
+//! as well.
 //!
-//! It does not know how to answer a question about the mesh (`leno-dashboard`), nor what a proxy's page means
-//! (`leno-observe`).
+//! Queries about the mesh are answered by `leno-dashboard`, and the metrics of proxies are interpreted by
+//! `leno-observe`.
 //!
 //! Read first: [`observe`], `readers.rs`.
 
@@ -44,7 +45,7 @@ use readers::Readers;
 use scrape::Scraper;
 use serve::{Admin, ObserverFront};
 
-/// The name of the mesh where none is given.
+/// The name of the mesh if none is configured.
 pub const MESH: &str = "cluster";
 
 /// The settings of the observer.
@@ -54,12 +55,12 @@ pub struct ObserverSettings {
     pub mesh: String,
     /// The control plane's namespace, which is the observer's own.
     pub namespace: String,
-    /// The file of the history.
+    /// The path of the file with the history.
     pub history: PathBuf,
-    /// Where the page and the interface are served. Not encrypted: an address on loopback, which is reached by
-    /// port-forward.
+    /// The address on which the page and the interface are served. It is on loopback and reached by port-forward,
+    /// because the connections are not encrypted.
     pub listen: SocketAddr,
-    /// Where `/metrics`, `/ready` and `/live` are served.
+    /// The address on which `/metrics`, `/ready` and `/live` are served.
     pub admin: Option<SocketAddr>,
 }
 
@@ -77,7 +78,7 @@ pub enum Error {
 /// Observes the mesh of the client's cluster until the future is dropped.
 ///
 /// # Errors
-/// The file of the history, or an address, cannot be used.
+/// If the file of the history or an address cannot be used.
 pub async fn observe(client: Client, settings: ObserverSettings) -> Result<(), Error> {
     let path = settings.history.clone();
     let hub = Hub::open(&settings.mesh, path.clone());
@@ -107,7 +108,7 @@ pub async fn observe(client: Client, settings: ObserverSettings) -> Result<(), E
     let followed = pods.clone().follow(client.clone());
     let edited = edits.clone().follow(client);
     let mut scraper = Scraper::new(&settings, (pods, edits), hub, metrics);
-    // Separate tasks, so that the pages of proxies, the probes and the readers do not wait for each other.
+    // Separate tasks, so that collecting metrics, probes and readers do not delay each other.
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { scraper.run().await });
     tasks.spawn(async move { admin.serve(admin_listener).await });

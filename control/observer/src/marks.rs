@@ -1,7 +1,8 @@
-//! What changed in the cluster since the last look, as marks of the history.
+//! Detects what has changed in the cluster since the last observation, and records it as marks in the history.
 //!
-//! Every line begins with the object that it is about, `Deployment shop/cart` or `shop/cart-0`, and names no other: by it
-//! a reader of some namespaces sees the changes of those alone (`leno_dashboard::visible_namespaces`).
+//! Every line of a mark begins with its object, such as `Deployment shop/cart` or `shop/cart-0`, and names no
+//! other object. So a reader who may see only some namespaces can be shown only their lines
+//! (`leno_dashboard::visible_namespaces`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,20 +11,20 @@ use leno_dashboard::visible_namespaces::namespace_in;
 
 use crate::scrape::NamedPod;
 
-/// Namespace, kind and name of what owns pods.
+/// The namespace, kind and name of an object that owns pods.
 type OwnerKey = (String, String, String);
 
-/// What was seen at the last look.
+/// The state at the last observation, with which the next one is compared.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeDetector {
-    /// The versions of the templates of pods; `None` before the first look.
+    /// The versions of the pod templates of each owner; `None` before the first observation.
     templates: Option<BTreeMap<OwnerKey, BTreeSet<String>>>,
-    /// How often the applications of pods were started again, by namespace and pod.
+    /// How many times the applications of each pod were restarted, by namespace and pod.
     restarts: BTreeMap<(String, String), u32>,
 }
 
 impl ChangeDetector {
-    /// What changed since the last look, beside these edits of objects.
+    /// The changes since the last observation. `edits` are lines about edited objects, which are included.
     pub(crate) fn look(&mut self, pods: &[NamedPod], edits: Vec<String>, now_ms: u64) -> Vec<Mark> {
         let meshed = || pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending);
         let mut templates: BTreeMap<OwnerKey, BTreeSet<String>> = BTreeMap::new();
@@ -59,7 +60,8 @@ impl ChangeDetector {
     }
 }
 
-/// A mark has so many lines as it may have of one namespace: many changes in one push out none of another.
+/// The lines by namespace. Each namespace gets a separate mark, because the number of lines in a mark is limited:
+/// many changes in one namespace must not displace those of another.
 fn by_namespace(lines: Vec<String>) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in lines {

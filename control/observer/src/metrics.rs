@@ -4,42 +4,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use leno_program::Family;
 
-/// What the observer counts.
+/// The observer's own counters.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) observations: AtomicU64,
     /// How long the last observation took.
     pub(crate) took_ms: AtomicU64,
-    /// How long policies were matched with pods the last time.
+    /// How long the last matching of policies with pods took.
     pub(crate) matched_ms: AtomicU64,
-    /// Observations that found policies still being matched.
+    /// How many observations had to postpone a matching because the one before had not ended.
     pub(crate) matchings_postponed: AtomicU64,
-    /// Matchings that panicked.
+    /// How many matchings have panicked.
     pub(crate) matchings_failed: AtomicU64,
     pub(crate) proxies: AtomicU64,
     pub(crate) silent: AtomicU64,
-    /// Proxies that are not queried, because there are too many.
+    /// How many proxies are not queried because there are too many.
     pub(crate) beyond: AtomicU64,
-    /// Samples of proxies that were left out, because they were about other workloads or too many.
+    /// How many samples of proxies were left out because they were about other workloads, or too many.
     pub(crate) left_out: AtomicU64,
-    /// Observations that could not be written to the file of the history.
+    /// How many observations could not be written to the file of the history.
     pub(crate) unwritten: AtomicU64,
     pub(crate) answered: AtomicU64,
     pub(crate) refused: AtomicU64,
-    /// Requests for which the API server gave no answer.
+    /// How many requests failed because the API server gave no answer.
     pub(crate) unreviewed: AtomicU64,
 }
 
-/// Counts that other parts of the observer keep, for the same page.
+/// Counts of other parts of the observer, for the same page of metrics.
 #[derive(Debug)]
 pub(crate) struct ForeignCounts {
-    /// The size of the history in bytes, and what it has lost.
+    /// The size of the history in bytes, and how much of it was lost.
     pub(crate) history: (u64, u64),
-    /// Pods that are not followed.
+    /// How many pods are not followed.
     pub(crate) pods: usize,
-    /// Objects that are not followed.
+    /// How many objects were not followed.
     pub(crate) objects: u64,
-    /// For each kind of list with a bound, how many entries were left out of it.
+    /// How many entries were left out of each bounded list, by the kind of list.
     pub(crate) left_out: Vec<(&'static str, u64)>,
 }
 

@@ -1,7 +1,8 @@
-//! The objects that route or judge requests, followed for the moments at which they change.
+//! Follows the objects that route or authorize requests, to record when they change.
 //!
-//! Of each object a digest is kept, of a change the line `HTTPRoute shop/cart changed`, and of policies and services what they
-//! select. Kinds that the API server does not serve are asked for again every minute.
+//! For each object, a digest is kept, by which changes are detected; a change is recorded as a line such as
+//! `HTTPRoute shop/cart changed`. For policies and services, their selectors are kept as well. If the API server
+//! does not serve a kind, it is asked again every minute.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -31,31 +32,31 @@ const KINDS: [Kind; 9] = [
     Kind::RateLimitPolicy,
     Kind::TrafficPolicy,
 ];
-/// The wait until a kind that is not served is asked for again.
+/// The wait before the API server is asked again for a kind that it does not serve.
 const ABSENT: Duration = Duration::from_secs(60);
-/// Most lines that wait for the next observation; a mark has fewer.
+/// Most lines that wait for the next observation. A mark has fewer.
 const MAX_LINES: usize = 100;
 /// Most objects of a kind that are followed.
 const MAX_OBJECTS: usize = 50_000;
-/// Most labels of the selector of a service.
+/// Most labels in the selector of a service.
 const MAX_LABELS: usize = 64;
 
-/// Changes of objects since the last observation, and what the policies among them select.
+/// The changes of objects since the last observation, and the selectors of policies and services.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectEdits {
     lines: Mutex<Vec<String>>,
-    /// By kind.
+    /// The objects of each kind, in the order of [`KINDS`].
     known: [Mutex<FollowedObjects>; KINDS.len()],
-    /// Objects that were not followed because there are too many, each time that the API server reported them.
+    /// How many times the API server has reported an object that is not followed because there are too many.
     beyond: AtomicU64,
-    /// How often objects were reported.
+    /// How many times the API server has reported an object.
     version: AtomicU64,
 }
 
 /// The objects of a kind, by namespace and name.
 type FollowedObjects = Reflection<(String, String), FollowedObject>;
 
-/// What is kept of an object.
+/// The part of an object that is kept.
 #[derive(Debug)]
 struct FollowedObject {
     digest: u64,
@@ -77,23 +78,23 @@ impl ObjectEdits {
         join_all(all.map(|(kind, known)| self.follow_kind(&client, *kind, known))).await;
     }
 
-    /// What changed since the last call.
+    /// The lines about changes since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.lines))
     }
 
-    /// Another number after each report of an object.
+    /// A number that increases with each report of an object.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// Objects that were not followed because there are too many.
+    /// How many times an object was not followed because there are too many.
     pub(crate) fn beyond(&self) -> u64 {
         self.beyond.load(Ordering::Relaxed)
     }
 
-    /// The policies, with what they select of these pods; `system`: the control plane's namespace. It takes long where there are
-    /// many, and what follows the objects does not wait for it.
+    /// The policies, matched with these pods: which workloads each policy selects. `system` is the control plane's
+    /// namespace. With many policies and pods this takes long, but it does not delay the following of objects.
     pub(crate) fn policies(&self, pods: &[NamedPod], system: &str) -> MatchedPolicies {
         let (mut documents, mut services) = (Vec::new(), Vec::new());
         for known in &self.known {
@@ -110,7 +111,7 @@ impl ObjectEdits {
         let mut of = SelectableObjects { system: Some(system), ..SelectableObjects::default() };
         let mut last = None;
         for (workload, pod) in pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending) {
-            // Pods are by name, so that those of a workload follow each other.
+            // The pods are sorted by name, so that pods of the same workload are next to each other.
             let this = (&pod.namespace, workload, Arc::as_ptr(&pod.labels));
             if last.replace(this) != Some(this) {
                 of.add((pod.namespace.clone(), workload.to_string()), &pod.labels);
@@ -159,7 +160,7 @@ impl ObjectEdits {
             self.beyond.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        // What is there at the first list has not changed.
+        // Objects in the first list have not changed.
         let was_complete = known.is_complete();
         let change = match &event {
             Event::InitApply(object) | Event::Apply(object) if was_complete => {
@@ -184,7 +185,7 @@ impl ObjectEdits {
         if let Some((key, what)) = change {
             self.push(kind, &key, what);
         }
-        // Of a list that was taken again, what is not in it was removed meanwhile.
+        // If the objects were listed again, those that the list did not contain were removed meanwhile.
         for key in before {
             if !known.values().contains_key(&key) {
                 self.push(kind, &key, "removed");
@@ -216,7 +217,7 @@ impl ObjectSelector {
                     let labels = labels.map(|(key, value)| (key.clone(), text(value)));
                     Self::Service(Arc::new(labels.collect()))
                 }
-                // Its endpoints are given: it selects no pods.
+                // The endpoints of this service are given explicitly, so it selects no pods.
                 _ => Self::Nothing,
             },
             _ => Self::Nothing,
@@ -225,11 +226,11 @@ impl ObjectSelector {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whole values only: what a panic left behind is still sound.
+    // Poisoning is ignored, because values are only replaced as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first version of a kind that the API server serves; `None` if it serves none, or does not answer.
+/// The first version of a kind that the API server serves; `None` if it serves none or does not answer.
 async fn served(client: &Client, kind: Kind) -> Option<ApiResource> {
     for version in kind.api_versions() {
         let resources = match version.split_once('/') {
@@ -246,7 +247,8 @@ async fn served(client: &Client, kind: Kind) -> Option<ApiResource> {
     None
 }
 
-/// What an author sets of an object: not its status, which the mesh writes, nor what the API server adds.
+/// A digest of the fields that an author of the object sets. It does not include the status, which the mesh
+/// writes, nor fields that the API server adds.
 fn digest(object: &DynamicObject) -> u64 {
     let mut hasher = DefaultHasher::new();
     object.data["spec"].to_string().hash(&mut hasher);
@@ -335,7 +337,7 @@ mod tests {
         assert!(take(vec![Event::Apply(judged)]).is_empty(), "the mesh writes the status");
         assert_eq!(take(vec![Event::Apply(object("api", "1s"))]), ["HTTPRoute shop/api added"]);
         assert_eq!(take(vec![Event::Delete(web)]), ["HTTPRoute shop/web removed"]);
-        // The watch was cut, and all is listed again.
+        // The watch was interrupted, and the objects are listed again.
         assert_eq!(
             take(list(&[object("cart", "3s")])),
             ["HTTPRoute shop/cart changed", "HTTPRoute shop/api removed"]

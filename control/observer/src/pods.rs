@@ -1,4 +1,4 @@
-//! The pods of the cluster, reduced to what is observed of them.
+//! Follows the pods of the cluster, and keeps the fields that the observer needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,31 +19,32 @@ use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use crate::scrape::ROUND;
 
-/// Most pods that are followed: the largest cluster that Kubernetes supports has 150,000.
+/// Most pods that are followed. The largest cluster that Kubernetes supports has 150,000.
 const MAX_PODS: usize = 150_000;
-/// The label of a StatefulSet's or DaemonSet's pods for the version of their template.
+/// The label that contains the version of the template for pods of a StatefulSet or DaemonSet.
 const REVISION_LABEL: &str = "controller-revision-hash";
-/// The label by which the control plane's pods are known in its namespace.
+/// The label by which the control plane's pods are recognised in its namespace.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 const CONTROLLER: &str = "leno-controller";
 const AGENT: &str = "leno-agent";
-/// Labels that each pod of a StatefulSet has of its own: without them its pods have the same.
+/// Labels that have a different value in each pod of a StatefulSet. They are dropped, so that its pods can share
+/// one set of labels.
 const OWN_LABELS: [&str; 2] =
     ["statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"];
-/// Most labels of a pod that are kept, by rising key.
+/// Most labels of a pod that are kept, in the order of their keys.
 const MAX_LABELS: usize = 64;
-/// Sets of labels above which those that no pod has any more are dropped.
+/// From this number of sets on, those that no pod uses any more are dropped.
 const MIN_SETS: usize = 1_024;
-/// The reasons for which a container waits that starts in an ordinary way.
+/// The reasons for waiting of a container that starts normally.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// How long after it happened something is seen, at most: at the next observation, when that is over. And the API server
-/// says of a namespace the whole second in which it was made.
+/// By how much an observation may be later than what it shows: the time of the next observation and its duration.
+/// One second is added, because the API server reports the creation of a namespace only in whole seconds.
 const SEEN_WITHIN_MS: u64 = (TICK.as_secs() + ROUND.as_secs() + 1) * 1_000;
 
 type Key = (String, String);
 
-/// A pod that is observed.
+/// The fields of a pod that are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedPod {
     pub(crate) namespace: String,
@@ -56,27 +57,28 @@ pub(crate) struct ObservedPod {
     /// Whether it is being deleted.
     pub(crate) ending: bool,
     pub(crate) address: Option<IpAddr>,
-    /// The version of its template.
+    /// The version of the template from which it was created.
     pub(crate) template: Option<String>,
-    /// Whether it is of the control plane, if it is in its namespace.
+    /// Whether it belongs to the control plane, provided that it is in the control plane's namespace.
     pub(crate) is_controller: bool,
-    /// Whether it is a node's agent, if it is in the control plane's namespace.
+    /// Whether it is a node's agent, provided that it is in the control plane's namespace.
     pub(crate) is_agent: bool,
-    /// Its labels, of which pods of one template share one set.
+    /// Its labels. Pods of one template share one set.
     pub(crate) labels: Arc<Labels>,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub(crate) created_s: i64,
-    /// Why its containers do not run or are not ready, in words; empty if that is not known.
+    /// Why its containers do not run or are not ready, as text; empty if that is not known.
     pub(crate) trouble: String,
     /// Whether a container has failed or cannot start.
     pub(crate) has_failed: bool,
     proxy_ends: (u32, Option<String>),
     application_ends: (u32, Option<String>),
-    /// What it sets of node mode, if it has no sidecar and a network of its own.
+    /// Its settings of node mode, if it has no sidecar and is not in its node's network.
     mode: Option<PodMode>,
 }
 
-/// A pod, and whether it has a proxy: a sidecar, or by its namespace a node proxy. It shares the pod with [`Pods`].
+/// A pod, and whether it has a proxy: a sidecar or, according to its namespace, a node proxy. It shares the pod
+/// with [`Pods`].
 #[derive(Clone, Debug)]
 pub(crate) struct PodInMesh {
     pub(crate) meshed: bool,
@@ -91,21 +93,21 @@ impl Deref for PodInMesh {
     }
 }
 
-/// All pods of the cluster, as the API server reports them.
+/// All pods of the cluster that the API server has reported.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     pods: Mutex<Reflection<Key, Arc<ObservedPod>>>,
     labels: Mutex<LabelSets>,
     namespaces: Mutex<Reflection<String, ObservedNamespace>>,
-    /// Pods beyond [`MAX_PODS`].
+    /// The pods that are not followed because of [`MAX_PODS`].
     beyond: Mutex<BTreeSet<Key>>,
 }
 
-/// The sets of labels of pods, each once.
+/// The sets of labels of pods. Equal sets are kept only once.
 #[derive(Debug, Default)]
 struct LabelSets {
     all: BTreeSet<Arc<Labels>>,
-    /// The size at which those that no pod has are dropped.
+    /// The number of sets at which unused ones are dropped.
     full: usize,
 }
 
@@ -123,11 +125,11 @@ impl LabelSets {
     }
 }
 
-/// A namespace that is observed.
+/// A namespace of the cluster.
 #[derive(Clone, Copy, Debug, Default)]
 struct ObservedNamespace {
     mode: NamespaceMode,
-    /// When it was made, in milliseconds since 1970.
+    /// When it was created, in milliseconds since 1970.
     created_ms: u64,
 }
 
@@ -196,8 +198,9 @@ impl Pods {
         lock(&self.pods).is_complete() && lock(&self.namespaces).is_complete()
     }
 
-    /// Those of these namespaces that the cluster has, and from when on what is seen there is theirs, in milliseconds since
-    /// 1970; `None` before they were listed once.
+    /// Those of the namespaces `of` that exist in the cluster, each with the time, in milliseconds since 1970,
+    /// from which observations belong to it and not to an earlier namespace of the same name. `None` before
+    /// namespaces were listed.
     pub(crate) fn namespaces(&self, of: &BTreeSet<String>) -> Option<BTreeMap<String, u64>> {
         let namespaces = lock(&self.namespaces);
         let since = |name: &String| {
@@ -207,12 +210,12 @@ impl Pods {
         namespaces.is_complete().then(|| of.iter().filter_map(since).collect())
     }
 
-    /// Pods that are not followed, because there are too many.
+    /// How many pods are not followed because there are too many.
     pub(crate) fn beyond(&self) -> usize {
         lock(&self.beyond).len()
     }
 
-    /// All pods, by namespace and name. No pod is copied.
+    /// All pods, by namespace and name. The pods are shared, not copied.
     pub(crate) fn all(&self) -> Vec<PodInMesh> {
         let pods = lock(&self.pods);
         let namespaces = lock(&self.namespaces);
@@ -226,7 +229,7 @@ impl Pods {
 }
 
 impl ObservedPod {
-    /// What is observed of a pod. Of one that has done its work nothing is.
+    /// Reduces a pod to the fields that are kept. A pod that has completed has no address and no proxy.
     pub(crate) fn of(pod: &Pod) -> Self {
         let (metadata, status) = (&pod.metadata, pod.status.as_ref());
         let shared = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
@@ -267,12 +270,12 @@ impl ObservedPod {
         }
     }
 
-    /// How often its proxy has ended.
+    /// How many times its proxy has ended.
     pub(crate) fn proxy_ends(&self, workload: &str) -> ProcessEnds {
         self.ends(workload, &self.proxy_ends)
     }
 
-    /// How often its applications have ended.
+    /// How many times its applications have ended.
     pub(crate) fn application_ends(&self, workload: &str) -> ProcessEnds {
         self.ends(workload, &self.application_ends)
     }
@@ -288,13 +291,13 @@ impl ObservedPod {
     }
 }
 
-/// The labels of a pod that its template gives it.
+/// The labels that a pod has from its template.
 fn labels(of: &ObjectMeta) -> Labels {
     let all = of.labels.iter().flatten().filter(|(key, _)| !OWN_LABELS.contains(&&***key));
     all.take(MAX_LABELS).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// How often these containers were started again, and how the one that was last has ended.
+/// How many times these containers were restarted, and how the one that ended last has ended.
 fn ends(containers: &[&ContainerStatus]) -> (u32, Option<String>) {
     let times = containers.iter().map(|one| u32::try_from(one.restart_count).unwrap_or(0)).sum();
     let last = containers.iter().filter_map(|one| one.last_state.as_ref()?.terminated.as_ref());
@@ -302,26 +305,26 @@ fn ends(containers: &[&ContainerStatus]) -> (u32, Option<String>) {
     (times, last.map(how))
 }
 
-/// `exited with 3`.
+/// How a container has ended, such as `exited with 3`.
 fn how(ended: &ContainerStateTerminated) -> String {
     if ended.reason.as_deref() == Some("OOMKilled") {
         return "was ended for its limit of memory".to_owned();
     }
-    // A shell's notation for a process that a signal has ended.
+    // Exit codes above 128 stand for a signal, as in a shell.
     match ended.exit_code {
         code if code > 128 => format!("was ended by signal {}", code - 128),
         code => format!("exited with {code}"),
     }
 }
 
-/// Whether a container waits for another reason than that it is just being started.
+/// Whether a container waits for another reason than that it is being started.
 fn is_stuck(one: &ContainerStatus) -> bool {
     let waiting = one.state.as_ref().and_then(|state| state.waiting.as_ref());
     let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
     reason.is_some_and(|reason| !STARTING.contains(&reason))
 }
 
-/// Why containers are not ready: `application: CrashLoopBackOff, exited with 3`.
+/// Why containers are not ready, such as `application: CrashLoopBackOff, exited with 3`.
 fn trouble(containers: &[&ContainerStatus]) -> String {
     let of = |one: &&ContainerStatus| {
         let state = one.state.as_ref();
@@ -348,7 +351,7 @@ fn failed(what: &str, error: &leno_kube::WatchError) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whole values only: what a panic left behind is still sound.
+    // Poisoning is ignored, because values are only replaced as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -372,7 +375,7 @@ pub(crate) mod tests {
         ObservedPod::of(&serde_json::from_value(pod).unwrap())
     }
 
-    /// A pod whose namespace sets nothing.
+    /// The pod in a namespace without settings.
     pub(crate) fn in_mesh(pod: ObservedPod) -> PodInMesh {
         PodInMesh { meshed: pod.sidecar, pod: Arc::new(pod) }
     }

@@ -1,10 +1,10 @@
-//! Who reads, and which namespaces they may see: by the API server's word.
+//! Identifies readers, and determines which namespaces they may see, with reviews by the API server.
 //!
 //! ```text
 //!  Authorization: Bearer ──► TokenReview ──► user ──► SubjectAccessReview for all namespaces, else for each ──► Sight
 //! ```
-//! A namespace may be seen by who may `create` `pods/portforward` in it. By that right `leno stat` and `leno tap` read
-//! the same from the proxies.
+//! A reader may see a namespace if they have the right to `create` `pods/portforward` in it. With that right,
+//! `leno stat` and `leno tap` can read the same data from the proxies.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -24,33 +24,34 @@ use tokio::time::timeout;
 
 use crate::metrics::Metrics;
 
-/// How long an answer of the API server holds: a right that was withdrawn ends within this time.
+/// How long an answer of the API server is cached. A reader whose right was withdrawn loses access within this
+/// time.
 const HOLDS: Duration = Duration::from_secs(30);
-/// Most readers that are remembered, those seen last.
+/// Most readers that are cached. The readers seen most recently are kept.
 const MAX_READERS: usize = 256;
-/// How long it is remembered that a token was not accepted.
+/// How long the rejection of a token is cached.
 const REJECTED: Duration = Duration::from_secs(5);
-/// Most such tokens that are remembered, the last ones.
+/// Most rejected tokens that are cached. The most recent ones are kept.
 const MAX_REJECTED: usize = 256;
-/// Reviews at once for one request; each is one short request.
+/// Most reviews that are requested at the same time for one request of a reader. Each is one short request.
 const AT_ONCE: usize = 16;
 /// Longest wait for all reviews of one request.
 const BOUND: Duration = Duration::from_secs(4);
 /// Longest token that is reviewed, in bytes.
 const MAX_TOKEN: usize = 16 * 1024;
-/// The service account of the observer itself.
+/// The name of the observer's own service account.
 const ACCOUNT: &str = "observer";
-/// The namespace that stands for all of them.
+/// The name that stands for all namespaces.
 const ALL: &str = "";
 
-/// Knows readers by asking the API server.
+/// Identifies readers by reviews of the API server, and caches the results.
 pub(crate) struct Readers {
     tokens: Api<TokenReview>,
     rights: Api<SubjectAccessReview>,
-    /// The user name of the observer.
+    /// The observer's own user name.
     own: String,
     known: Mutex<HashMap<Key, Reader>>,
-    /// Why tokens were not accepted, and when that was said.
+    /// Why tokens were rejected, and when.
     rejected: Mutex<HashMap<Key, (String, Instant)>>,
     metrics: Arc<Metrics>,
 }
@@ -58,12 +59,12 @@ pub(crate) struct Readers {
 /// The SHA-256 digest of a token.
 type Key = [u8; 32];
 
-/// A reader, and what was found out.
+/// A reader, and the results of reviews.
 #[derive(Clone, Debug)]
 struct Reader {
     user: UserInfo,
     since: Instant,
-    /// Whether the reader may see each namespace, and when that was asked.
+    /// Whether the reader may see each namespace, and when the API server has answered that.
     rights: BTreeMap<String, (bool, Instant)>,
 }
 
@@ -72,14 +73,14 @@ struct Reader {
 pub(crate) enum ReaderRefusal {
     /// There is no token.
     NoToken,
-    /// The API server does not accept the token; the text is its reason.
+    /// The API server has rejected the token; the text is its reason.
     Bad(String),
     /// The API server did not answer.
     Unavailable(String),
 }
 
 impl Readers {
-    /// `namespace`: the observer's own.
+    /// Creates this without any reader. `namespace` is the observer's own.
     pub(crate) fn new(client: Client, namespace: &str, metrics: Arc<Metrics>) -> Self {
         Self {
             tokens: Api::all(client.clone()),
@@ -91,8 +92,8 @@ impl Readers {
         }
     }
 
-    /// What the reader with this token may see, of these namespaces, with from when on they may be seen; `None` where they are not
-    /// known yet. Who has no token that is accepted has none of the work for them.
+    /// Which of these namespaces the reader with this token may see, and from what time on. `namespaces` is only
+    /// called once the token was accepted, and returns `None` while the namespaces are not known.
     pub(crate) async fn sight(
         &self,
         token: Option<&str>,
@@ -136,7 +137,7 @@ impl Readers {
                 reader
             }
         };
-        // Who can have a token of the observer can see all that it sees.
+        // A client with a token of the observer's own account can read everything that the observer can.
         if reader.user.username.as_ref() == Some(&self.own) {
             return Ok(VisibleNamespaces::All);
         }
@@ -149,7 +150,7 @@ impl Readers {
         Ok(VisibleNamespaces::Namespaces(self.may_see(key, &reader, namespaces).await?))
     }
 
-    /// Those of these namespaces that the reader may see.
+    /// The namespaces among these that the reader may see.
     async fn may_see(
         &self,
         key: Key,
@@ -162,7 +163,8 @@ impl Readers {
                 Some((allowed, _)) => *allowed,
                 None => {
                     let allowed = self.allows(&reader.user, &namespace).await?;
-                    // At once: a request that ends before it has all answers is asked again with these.
+                    // Cached at once. If the time for the request is over before all answers have arrived, the
+                    // next request uses those that have.
                     self.keep(key, &namespace, allowed);
                     allowed
                 }
@@ -173,7 +175,7 @@ impl Readers {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Remembers whether a reader may see a namespace.
+    /// Caches whether a reader may see a namespace.
     fn keep(&self, key: Key, namespace: &str, allowed: bool) {
         if let Some(reader) = lock(&self.known).get_mut(&key) {
             reader.rights.insert(namespace.to_owned(), (allowed, Instant::now()));
@@ -181,7 +183,7 @@ impl Readers {
     }
 
     async fn review(&self, token: &str) -> Result<UserInfo, ReaderRefusal> {
-        // Tokens that were made for the observer alone have its audience; all others are of the API server.
+        // Tokens that were issued for the observer have its audience. All others are for the API server.
         let own = audiences(token).iter().any(|audience| audience == AUDIENCE);
         let audiences = own.then(|| vec![AUDIENCE.to_owned()]);
         let spec = TokenReviewSpec { token: token.to_owned(), audiences };
@@ -243,7 +245,7 @@ impl Readers {
     }
 }
 
-/// Why this token was not accepted, if it was just shown before.
+/// Why this token was rejected, if that is cached.
 fn rejection(rejected: &mut HashMap<Key, (String, Instant)>, key: Key) -> Option<String> {
     rejected.retain(|_, (_, at)| at.elapsed() < REJECTED);
     rejected.get(&key).map(|(why, _)| why.clone())
@@ -254,7 +256,7 @@ fn reject(rejected: &mut HashMap<Key, (String, Instant)>, key: Key, why: &str) {
     rejected.insert(key, (why.to_owned(), Instant::now()));
 }
 
-/// Removes the oldest one where there are as many as there may be.
+/// Removes the oldest entry if there are already `most`.
 fn make_room<T>(all: &mut HashMap<Key, T>, most: usize, since: impl Fn(&T) -> Instant) {
     if all.len() < most {
         return;
@@ -265,7 +267,7 @@ fn make_room<T>(all: &mut HashMap<Key, T>, most: usize, since: impl Fn(&T) -> In
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whole entries only: what a panic left behind is still sound.
+    // Poisoning is ignored, because entries are inserted and removed as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -278,7 +280,8 @@ fn digest(token: &str) -> Key {
     digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// The audiences that a token names. The API server verifies them; here they only say what to ask it.
+/// The audiences that a token names. The API server verifies them; here they only decide which audience to ask
+/// for.
 fn audiences(token: &str) -> Vec<String> {
     let claims =
         token.split('.').nth(1).and_then(|part| BASE64URL_NOPAD.decode(part.as_bytes()).ok());

@@ -1,4 +1,4 @@
-//! The counters of all proxies, every few seconds, and what goes into the history with them.
+//! Collects the counters of all proxies every few seconds, and adds them to the history.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -28,27 +28,29 @@ use crate::objects::ObjectEdits;
 use crate::pods::{PodInMesh, Pods};
 use crate::state;
 
-/// How long a proxy may take to answer: the others answer within milliseconds.
+/// How long a proxy may take to answer. Most answer within milliseconds.
 const BOUND: Duration = Duration::from_secs(1);
-/// Proxies that are connected to at once, and those of them that are in one namespace. One that is not there takes [`BOUND`],
-/// in which others go on.
+/// How many proxies are connected to at the same time, in total and in one namespace. A proxy that cannot be
+/// reached takes [`BOUND`]; meanwhile others proceed.
 const CONNECTING: (usize, usize) = (256, 192);
-/// The same of proxies that are queried: the page of each is in memory meanwhile.
+/// How many proxies are queried at the same time, in total and in one namespace. The page of each is in memory
+/// meanwhile.
 const QUERIED: (usize, usize) = (16, 12);
-/// How long an observation waits for all proxies. Where many of a namespace do not answer, those that come last there are
-/// not waited for.
+/// How long an observation waits for all proxies. If many proxies of a namespace do not answer, the last ones of
+/// that namespace are left out.
 pub(crate) const ROUND: Duration = Duration::from_secs(4);
-/// Longest page, in bytes. That of a proxy with all edges that it counts has 2 MiB, with the names of another mesh
-/// twice as many.
+/// Longest page that is read, in bytes. The page of a proxy with the largest number of edges has 2 MiB, or twice
+/// as much if it includes the metric names of another mesh.
 const MAX_PAGE: u64 = 4 * 1024 * 1024;
-/// Most proxies that are queried, the first by namespace and name.
+/// Most proxies that are queried. They are chosen by namespace and name.
 const MAX_PROXIES: usize = 5_000;
-/// Each so many observations, policies are matched with pods and agents of nodes are queried: half a minute.
+/// Every how many observations policies are matched with pods, and the agents of nodes are queried: every half
+/// minute.
 const ROUNDS: u64 = 6;
-/// Observations in which instances of one workload are compared: half a minute.
+/// The number of observations over which instances of a workload are compared: half a minute.
 const COMPARED: usize = 6;
 
-/// What is remembered from one observation to the next.
+/// What the scraper keeps from one observation to the next.
 pub(crate) struct Scraper {
     mesh: String,
     namespace: String,
@@ -62,13 +64,14 @@ pub(crate) struct Scraper {
     signs: Signs,
     compared: VecDeque<Vec<InstanceGrowth>>,
     changes: ChangeDetector,
-    /// Observations so far.
+    /// The number of observations so far.
     round: u64,
-    /// The version of the objects that policies were matched with.
+    /// The version of the objects with which policies were last matched.
     edited: u64,
-    /// Matches policies with pods. Where there are many of both it takes seconds, in which observations go on.
+    /// The task that matches policies with pods. With many of both it takes seconds, and observations continue
+    /// meanwhile.
     matching: Option<JoinHandle<()>>,
-    /// Whether policies are to be matched as soon as that has ended.
+    /// Whether a further matching is to begin when the present one has ended.
     is_matching_due: bool,
 }
 
@@ -108,7 +111,7 @@ impl Scraper {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
-            // Before the pods are known, all of the mesh would seem to be gone.
+            // Before the pods are known, the whole mesh would seem to have disappeared.
             if self.pods.are_known() {
                 self.observe().await;
             }
@@ -146,7 +149,7 @@ impl Scraper {
         let marks = self.changes.look(&pods, self.edits.take(), now_ms);
         let silent = growth.as_ref().map_or(0, |growth| growth.silent.len());
         self.metrics.silent.store(silent as u64, Ordering::Relaxed);
-        // A page has more workloads than are in the mesh.
+        // The pages also contain workloads that are not in the mesh.
         let growth = growth.map(|mut growth| {
             growth.workloads.retain(|one| one.meshed);
             growth
@@ -154,7 +157,7 @@ impl Scraper {
         match self.hub.take(growth.as_ref(), state, marks) {
             Ok(()) => self.metrics.observations.fetch_add(1, Ordering::Relaxed),
             Err(error) => {
-                // Once for a disk that stays full; the observation is in memory.
+                // Logged only once, in case the disk stays full. The history is still in memory.
                 if self.metrics.unwritten.fetch_add(1, Ordering::Relaxed) == 0 {
                     tracing::warn!(%error, "the history cannot be written; it is kept in memory");
                 }
@@ -165,10 +168,10 @@ impl Scraper {
         self.metrics.took_ms.store(took, Ordering::Relaxed);
     }
 
-    /// What changes less often, or costs more.
+    /// Collects what changes less often, or costs more.
     async fn observe_rarely(&mut self, pods: &Arc<[NamedPod]>) {
         let is_due = self.round.is_multiple_of(ROUNDS);
-        // Two pages of an agent are needed before anything is shown.
+        // Flows are the difference between two pages of an agent, so the first page is fetched at once.
         if is_due || self.round == 1 {
             self.hub.take_flows(agents::pages(pods, &self.namespace).await);
         }
@@ -176,7 +179,7 @@ impl Scraper {
         let edited = self.edits.version();
         self.is_matching_due |= is_due || edited != self.edited;
         if self.is_matching_due {
-            // What was matched before is shown meanwhile.
+            // Until the matching has ended, its last result is shown.
             if self.matching.is_some() {
                 self.metrics.matchings_postponed.fetch_add(1, Ordering::Relaxed);
             } else {
@@ -187,8 +190,8 @@ impl Scraper {
         self.round += 1;
     }
 
-    /// Drops a matching that has ended. One that panicked leaves the page without policies, with the reason, until the next
-    /// one.
+    /// Cleans up a matching that has ended. If it panicked, the dashboard shows the reason instead of policies
+    /// until the next matching.
     async fn end_matching(&mut self) {
         let Some(task) = self.matching.take_if(|task| task.is_finished()) else { return };
         if let Err(error) = task.await {
@@ -269,7 +272,7 @@ impl Scraper {
     }
 }
 
-/// What the proxies of one observation share.
+/// The state that all queries of one observation share.
 struct ScrapeRound {
     connecting: ScrapePermits,
     queried: ScrapePermits,
@@ -311,7 +314,7 @@ impl ScrapeRound {
     }
 }
 
-/// Places of which no namespace takes all.
+/// Limits work in total and for each namespace, so that one namespace cannot use up all permits.
 struct ScrapePermits {
     all: Semaphore,
     of: BTreeMap<String, Semaphore>,
@@ -324,7 +327,7 @@ impl ScrapePermits {
         Self { all: Semaphore::new(all), of }
     }
 
-    /// A place, which ends when it is dropped.
+    /// Waits for a permit, which is released when it is dropped.
     async fn take(&self, namespace: &str) -> ScrapePermit<'_> {
         let own = match self.of.get(namespace) {
             Some(own) => own.acquire().await.ok(),
@@ -334,7 +337,7 @@ impl ScrapePermits {
     }
 }
 
-/// The semaphores are not closed, so that it has both.
+/// A permit of the namespace, and one of the total. Both are present, because the semaphores are never closed.
 struct ScrapePermit<'a> {
     _own: Option<SemaphorePermit<'a>>,
     _of_all: Option<SemaphorePermit<'a>>,
@@ -347,7 +350,8 @@ async fn in_time<T>(work: impl Future<Output = std::io::Result<T>>) -> Result<T,
     }
 }
 
-/// Pods with the names of their workloads. `deploy/web` and `sts/web` of one namespace are two.
+/// The pods, each with the name of its workload. `deploy/web` and `sts/web` in the same namespace are different
+/// workloads.
 fn named(pods: Vec<PodInMesh>) -> Vec<NamedPod> {
     let mut kinds: BTreeMap<(&str, &str), BTreeMap<&str, Arc<str>>> = BTreeMap::new();
     for pod in &pods {
@@ -357,7 +361,7 @@ fn named(pods: Vec<PodInMesh>) -> Vec<NamedPod> {
     for of in kinds.values_mut().filter(|of| of.len() > 1) {
         of.clear();
     }
-    // `deploy/web`: of a workload whose name another kind has as well.
+    // If objects of several kinds have the same name, the kind is part of the workload's name, as in `deploy/web`.
     let name = |pod: &PodInMesh| {
         let plain = kinds.get(&(&*pod.namespace, &*pod.owner.name));
         let plain = plain.and_then(|of| of.get(&*pod.owner.kind));
@@ -430,7 +434,8 @@ mod tests {
         drop(held);
         drop(places.take("noisy").await);
 
-        // All of one namespace that connect and say nothing are not waited for longer than a round.
+        // If the connections of a namespace are open but silent, the observation does not wait for them longer
+        // than a round.
         tokio::time::pause();
         let round = ScrapeRound::new(["noisy"].into_iter());
         let _held =

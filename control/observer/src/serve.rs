@@ -1,4 +1,4 @@
-//! What is served: the page and the interface for readers, and the admin server.
+//! Serves the page and the interface for readers, and the admin server.
 
 use std::sync::Arc;
 
@@ -18,20 +18,21 @@ use crate::objects::ObjectEdits;
 use crate::pods::Pods;
 use crate::readers::{ReaderRefusal, Readers};
 
-/// Connections of readers at once. They all come from loopback, by port-forwards. One of HTTP/1 that sends nothing for 3 s
-/// ends, and so does one of HTTP/2 whose calls are all refused, after 5 s.
+/// Most connections of readers at the same time. All come from loopback, through port-forwards. An HTTP/1
+/// connection that sends nothing for 3 s is closed, and an HTTP/2 connection whose calls are all refused is closed
+/// after 5 s.
 const MAX_CONNECTIONS: usize = 128;
-/// How many more may be of HTTP/2 of readers that may see something, which last for up to an hour.
+/// Most additional HTTP/2 connections of readers who may see something. These may last for up to an hour.
 const MAX_HTTP2: usize = 32;
-/// Answers that are computed at once, each by a thread of its own.
+/// Most answers that are computed at the same time, each on a separate thread.
 const MAX_COMPUTED: usize = 4;
 
-/// The page and the interface.
+/// The server of the page and the interface.
 pub(crate) struct ObserverFront {
     hub: Arc<Hub>,
     pods: Arc<Pods>,
     readers: Readers,
-    /// Places for answers that are computed.
+    /// Permits for answers that are computed.
     computed: Arc<Semaphore>,
     pub(crate) limits: Arc<ReaderLimits>,
 }
@@ -39,7 +40,8 @@ pub(crate) struct ObserverFront {
 impl ObserverFront {
     pub(crate) fn new(hub: Arc<Hub>, pods: Arc<Pods>, readers: Readers) -> Self {
         let computed = Arc::new(Semaphore::new(MAX_COMPUTED));
-        // One more than there are: it is the oldest that ends where all are taken, not the newest.
+        // The bound per client is one above the total and so never reached. When all connections are in use, the
+        // oldest one is closed, and the newest is accepted.
         let connections = Shares::new(MAX_CONNECTIONS, MAX_CONNECTIONS + 1);
         let limits = Arc::new(ReaderLimits::new(connections, MAX_HTTP2));
         Self { hub, pods, readers, computed, limits }
@@ -60,7 +62,8 @@ impl ObserverFront {
         }
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = token.and_then(|value| value.strip_prefix("Bearer "));
-        // What a page of a proxy names may not exist: the API server is asked about none of that.
+        // A proxy's metrics may name namespaces that do not exist. The API server is only asked about existing
+        // ones.
         let namespaces = || self.pods.namespaces(&self.hub.namespaces());
         match self.readers.sight(token, namespaces).await {
             Ok(sight) => self.compute(sight, request).await,
@@ -88,7 +91,8 @@ impl RequestHandler for ObserverFront {
 }
 
 impl ObserverFront {
-    /// The answer for a reader. It takes long for a large mesh, and nothing else waits for it.
+    /// The answer for a reader. It is computed on another thread, because it takes long for a large mesh and must
+    /// not delay anything else.
     async fn compute<B>(&self, sight: VisibleNamespaces, request: &Request<B>) -> AdminResponse {
         let (hub, method, uri) =
             (self.hub.clone(), request.method().clone(), request.uri().clone());
@@ -116,7 +120,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Serves until the future is dropped; without a listener nothing is served.
+    /// Serves until the future is dropped. Without a listener, nothing is served.
     pub(crate) async fn serve(&self, listener: Option<TcpListener>) {
         let Some(listener) = listener else { return std::future::pending().await };
         leno_program::serve(listener, async |request, _| {
@@ -145,7 +149,7 @@ impl Admin {
     }
 }
 
-/// Logs the addresses, of which tests know the ports by that.
+/// Logs the addresses. Tests read the ports from this line.
 pub(crate) fn say_where(listener: &TcpListener, admin: Option<&TcpListener>) {
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "serving the history");

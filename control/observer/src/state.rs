@@ -1,4 +1,4 @@
-//! The state of a cluster's mesh, by its pods.
+//! Derives the state of a cluster's mesh from its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use leno_observe::stat::MeshGrowth;
 
 use crate::scrape::NamedPod;
 
-/// How long a pod may take to become ready after it was made without that being a fault.
+/// How long after its creation a pod that is not ready still counts as starting, and not as faulty.
 const STARTS_MS: u64 = 60_000;
 
-/// What the pods show. `namespace`: the control plane's.
+/// The state of the mesh according to its pods. `namespace` is the control plane's.
 pub(crate) fn state(pods: &[NamedPod], namespace: &str, now_ms: u64) -> MeshState {
     let meshed = || pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending);
     let is_controller =
@@ -46,7 +46,7 @@ pub(crate) fn state(pods: &[NamedPod], namespace: &str, now_ms: u64) -> MeshStat
     }
 }
 
-/// The proxies that did not answer, of pods that should have one that answers.
+/// The proxies that did not answer although their pods should have a working proxy.
 pub(crate) fn silent(growth: &MeshGrowth, pods: &[NamedPod]) -> Vec<String> {
     let ready = pods.iter().filter(|(_, pod)| pod.ready && !pod.ending);
     let ready: BTreeSet<(&str, &str)> =
@@ -58,7 +58,7 @@ pub(crate) fn silent(growth: &MeshGrowth, pods: &[NamedPod]) -> Vec<String> {
     growth.silent.iter().filter(is_ready).cloned().collect()
 }
 
-/// Whether a pod takes no traffic yet, for no other reason than that it was just made.
+/// Whether a pod takes no traffic only because it was just created.
 fn is_starting((_, pod): &NamedPod, now_ms: u64) -> bool {
     let made_ms = u64::try_from(pod.created_s).unwrap_or_default() * 1000;
     !pod.has_failed && made_ms.saturating_add(STARTS_MS) > now_ms

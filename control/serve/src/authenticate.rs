@@ -1,5 +1,5 @@
-//! Finds the workload that a token belongs to. A directory of this process decides, or another authority such as the
-//! API server.
+//! Finds the workload to which a token belongs, with a directory of tokens or another authority such as the API
+//! server.
 
 use std::error::Error;
 use std::fmt;
@@ -16,19 +16,19 @@ pub type AnswerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Verifies tokens. It is called for every certificate request, concurrently.
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
-    /// The workload that the token's bearer is.
+    /// The workload to which the token was issued.
     ///
     /// # Errors
-    /// [`AuthenticationError`]: either the client or the authority is at fault.
+    /// [`AuthenticationError`]. Either the client or the authority is at fault.
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
     ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>>;
 
-    /// The workload of a pod. The token is that of the node proxy that serves the pod.
+    /// The workload of a pod that a node proxy serves. The token is the node proxy's.
     ///
     /// # Errors
-    /// Those of [`authenticate`](Self::authenticate); also if the token's bearer may not serve the pod.
+    /// The errors of [`authenticate`](Self::authenticate), and if this node proxy may not serve the pod.
     fn authenticate_for<'a>(
         &'a self,
         _token: &'a str,
@@ -39,20 +39,21 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Err(AuthenticationError::Denied(reason.to_owned()))))
     }
 
-    /// The identity of an instance, as far as it is known without a token. Used before the index is.
+    /// The identity of an instance, as far as it is known without a token. It is used as long as the index does
+    /// not have the instance.
     fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> AnswerFuture<'a, Option<Identity>>;
 
-    /// How long to wait until the index knows an instance whose proxy has connected: both learn of the instance from a
-    /// third party, and the proxy may be faster.
+    /// How long to wait until the index has an instance whose proxy has connected. Both learn of the instance from
+    /// a third party, and the proxy may be faster.
     fn patience(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// What a token proves.
+/// What a valid token proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProvenIdentity {
-    /// The identity that certificates for the token's bearer have.
+    /// The identity in certificates for the token's owner.
     pub identity: Identity,
     /// The instance that the token was issued for; `None` if it was issued for any instance of the identity.
     pub instance: Option<InstanceName>,
@@ -63,33 +64,33 @@ pub struct ProvenIdentity {
 pub struct ServedPod {
     /// Its namespace and name.
     pub instance: InstanceName,
-    /// The uid that the API server gave it: a later pod may have the same name.
+    /// The UID that the API server has given it, which distinguishes it from a later pod with the same name.
     pub uid: String,
 }
 
-/// Why a token was not accepted.
+/// Why a token was rejected.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AuthenticationError {
-    /// It is not valid. The text is for the client that sent it.
+    /// The token is not valid. The text is for the client that has sent it.
     #[error("{0}")]
     Bad(String),
-    /// It is valid, but not for the workload that its bearer names. The text is for the client that sent it.
+    /// The token is valid, but not for the workload that the client names. The text is for the client.
     #[error("{0}")]
     Denied(String),
-    /// It cannot be verified now: the client should try again.
+    /// The token cannot be verified now, and the client should try again.
     #[error("tokens cannot be checked now; ask again")]
     Unavailable(#[source] Arc<dyn Error + Send + Sync>),
-    /// The authority that checks tokens is broken.
+    /// The authority that verifies tokens is broken.
     #[error("tokens cannot be checked")]
     Broken(#[source] Arc<dyn Error + Send + Sync>),
 }
 
-/// Authenticates the tokens of a directory.
+/// Verifies tokens with a directory.
 #[derive(Clone, Debug)]
 pub struct LocalTokens(Arc<TokenStore>);
 
 impl LocalTokens {
-    /// Uses the tokens that the store holds at the time of each call.
+    /// Verifies with the tokens that are in the store at the time of each call.
     #[must_use]
     pub fn new(store: Arc<TokenStore>) -> Self {
         Self(store)
@@ -103,7 +104,7 @@ impl Authenticator for LocalTokens {
     ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>> {
         let (store, token) = (Arc::clone(&self.0), token.to_owned());
         Box::pin(async move {
-            // The store may read a directory, which blocks.
+            // A blocking task, because the store may have to read the directory.
             let known = tokio::task::spawn_blocking(move || store.authenticate(&token)).await;
             match known {
                 Ok(Ok((instance, identity))) => {

@@ -1,4 +1,4 @@
-//! A histogram of how long changes take in this process.
+//! A histogram of how long changes take within this process.
 
 use std::time::Duration;
 
@@ -6,13 +6,14 @@ use leno_program::Family;
 
 use crate::metrics::AtomicNumber;
 
-/// Upper bounds in milliseconds, around the goal that 99 of 100 changes arrive within 100 ms.
+/// The upper bounds of the buckets, in milliseconds. They are chosen around the goal that 99 of 100 changes arrive
+/// within 100 ms.
 const BOUNDS: [u64; 9] = [1, 5, 10, 25, 50, 75, 100, 250, 1_000];
 
 /// Counts of durations, by [`BOUNDS`].
 #[derive(Debug, Default)]
 pub(crate) struct Delays {
-    /// For each bound, the number of durations between the bound before and this one.
+    /// For each bound, how many durations are between the previous bound and this one.
     counts: [AtomicNumber; BOUNDS.len()],
     all: AtomicNumber,
     micros: AtomicNumber,

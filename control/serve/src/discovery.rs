@@ -19,22 +19,23 @@ use crate::stream_slots::{StreamSlots, displaced};
 use crate::subscriber::{ResponseBatch, Subscriber};
 use crate::subscriptions::Mailbox;
 
-/// Responses that may wait until the connection takes them. The next response is only made when none waits.
+/// How many responses may wait for the connection. The next response is only built when none waits.
 const OUTSTANDING: usize = 1;
 /// Longest wait for the first request of a stream.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
 /// Shortest time between two pushes of changes on one stream. A stream whose subjects change all the time gets the
-/// newest state at this interval, so its cost does not depend on the rate of changes. A change after a longer pause is
-/// pushed at once: changes that arrive together are already one update of the index.
+/// newest state at this interval, so its cost does not depend on the rate of changes. A change after a longer
+/// pause is pushed at once, because changes that arrive together are already combined into one update of the
+/// index.
 const PACE: Duration = Duration::from_millis(50);
-/// How long a proxy may keep its stream after it was asked to reconnect.
+/// How long a proxy may keep its stream open after it was asked to reconnect.
 const RECONNECT_GRACE: Duration = Duration::from_secs(30);
 /// Longest part of a proxy's error message that is logged, in characters.
 const LOGGED: usize = 1_024;
 
 type Answer = Result<DeltaDiscoveryResponse, Status>;
 
-/// Serves streams.
+/// Serves discovery streams.
 pub(crate) struct DiscoveryService {
     recogniser: Recogniser,
     places: StreamSlots,
@@ -42,8 +43,8 @@ pub(crate) struct DiscoveryService {
     age: Duration,
 }
 
-/// One stream. Its task ends with the client's requests, the connection, the client's certificate
-/// or the server, whichever is first.
+/// One stream. Its task ends when the client ends its requests or connection, when the client's certificate
+/// expires, or when the server stops.
 struct Stream {
     state: Arc<PlaneState>,
     subscriber: Subscriber,
@@ -52,14 +53,14 @@ struct Stream {
     mailbox: Arc<Mailbox>,
     nonce: u64,
     pacing: Pacing,
-    /// When the proxy is asked to reconnect, and then when the stream ends.
+    /// When the proxy will be asked to reconnect, and later when the stream ends.
     age: StreamAge,
 }
 
-/// The life of a stream:
+/// The age of a stream:
 ///
 /// ```text
-///   Young(until) ──► Asked(until): the proxy connects again ──► the stream ends
+///   Young(until) ──► Asked(until): the proxy reconnects ──► the stream ends
 /// ```
 #[derive(Clone, Copy)]
 enum StreamAge {
@@ -97,7 +98,7 @@ impl discovery_server::Discovery for DiscoveryService {
         let (responses, receiver) = mpsc::channel(OUTSTANDING);
         let (recogniser, stop) = (self.recogniser.clone(), self.stop.clone());
         let (requests, places) = (request.into_inner(), self.places.clone());
-        // The jitter keeps streams that began together from ending together.
+        // The lifetime is random, so that streams that began together do not end together.
         let age =
             StreamAge::Young(Instant::now() + self.age.mul_f64(0.75 + 0.5 * random_fraction()));
         tokio::spawn(async move {
@@ -107,7 +108,7 @@ impl discovery_server::Discovery for DiscoveryService {
             let served = serve((&recogniser, &places), certificate, talk, age);
             let ended = place.hold(served).await;
             if let Err(status) = ended.unwrap_or_else(|| Err(displaced())) {
-                // Without a receiver the connection has ended, and there is no client to answer.
+                // Sending fails if the connection has ended, so that there is no client to answer.
                 let _ = sender.send(Err(status)).await;
             }
         });
@@ -158,14 +159,14 @@ async fn serve(
     ended
 }
 
-/// Why a stream must end although both ends work.
+/// Waits until a stream must end although the client and the connection work. Returns the reason.
 pub(crate) async fn ended(not_after: SystemTime, mut stop: watch::Receiver<bool>) -> Status {
     let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
     tokio::select! {
         () = tokio::time::sleep(left) => Status::unauthenticated(
             "the certificate of this connection has ended: connect with the next one",
         ),
-        // If the sender was dropped, the control plane is ending, too.
+        // If the sender was dropped, the control plane is ending.
         _ = stop.wait_for(|stop| *stop) => Status::unavailable("the control plane is ending"),
     }
 }
@@ -188,9 +189,9 @@ impl Stream {
                 () = sleep_until(due), if due.is_some() => self.pacing.due = None,
                 permit = responses.reserve(), if ready => {
                     let permit = permit.map_err(|_| Status::cancelled("the proxy has closed the stream"))?;
-                    // Made as late as possible, so that it has the newest state.
+                    // The response is built as late as possible, so that it contains the newest state.
                     let batch = self.subscriber.flush();
-                    // The delay of changes that make no difference to the proxy is not recorded.
+                    // The delay of a change is not recorded if the change makes no difference to the proxy.
                     let since = self.subscriber.sent_since();
                     if let Some(batch) = batch {
                         self.nonce += 1;
@@ -242,12 +243,12 @@ impl StreamAge {
 
 /// A random number from 0 to below 1.
 fn random_fraction() -> f64 {
-    // Seeded by the system; 53 bits are what a double holds exactly.
+    // The hasher is seeded randomly by the system. 53 bits are as many as a double can represent exactly.
     (RandomState::new().hash_one(0_u8) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 impl Pacing {
-    /// Notes that there are changes to push.
+    /// Records that there are changes to push.
     fn note(&mut self, now: Instant) {
         let paced = self.pushed.map(|pushed| pushed + PACE).filter(|due| *due > now);
         self.due = self.due.or(paced);

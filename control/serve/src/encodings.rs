@@ -1,10 +1,10 @@
-//! The encodings of resources: each version is encoded once, and all streams share the bytes.
+//! Encodes resources. Each version is encoded once, and all streams share the bytes.
 //!
-//! A proxy only gets the parts of a service that differ from what it holds: routes and policy as a whole, and endpoints
-//! as changes from the version that it holds (`services`).
+//! A proxy only gets those parts of a service that differ from the version that it has: routes and policy as a
+//! whole, and endpoints as changes to that version (`services`).
 //!
-//! A lock covers the encodings of one resource, so streams that need different resources never wait
-//! for each other's encoding, and streams that need the same one wait for the one that makes it.
+//! Each resource has a separate lock for its encodings. So streams that need different resources never wait for
+//! each other. Streams that need the same one wait until the first of them has encoded it.
 
 mod services;
 
@@ -26,13 +26,14 @@ use crate::metrics::Metrics;
 
 use services::ServiceVersions;
 
-/// Parts of the table, each with its own lock: more than there are threads.
+/// The number of parts of the table, each with a separate lock. It exceeds the number of threads.
 const SHARDS: usize = 16;
-/// The policy that denials name if a workload has more policies than a proxy can apply. No document has this name.
+/// The policy that denials name if a workload has more policies than a proxy can apply. No document can have this
+/// name.
 const TOO_MANY_POLICIES: &str = "too-many-policies";
-/// Largest resource, in bytes. The rest of a message is for the names of removed resources.
+/// Largest resource, in bytes. The rest of a message is for other fields, such as the names of removed resources.
 pub(crate) const MAX_RESOURCE: usize = leno_wire::MAX_MESSAGE - (4 << 20);
-/// Bytes of a digest in a version: enough that no two contents ever share a version.
+/// How many bytes of a digest a version has. So many that two different contents never have the same version.
 const VERSION_BYTES: usize = 9;
 
 /// The encodings of all resources that streams have subscribed to, by name.
@@ -45,8 +46,8 @@ pub(crate) struct Encodings {
 
 type Shard = HashMap<Arc<str>, Arc<Mutex<Versions>>>;
 
-/// The value that a resource is encoded from. The index never changes a value in place, so the same `Arc` always has
-/// the same encoding.
+/// The value from which a resource is encoded. The index never changes a value in place, so the same `Arc` always
+/// has the same encoding.
 #[derive(Clone, Debug)]
 pub(crate) enum ResourceValue {
     Service(Arc<Service>),
@@ -57,8 +58,8 @@ pub(crate) enum ResourceValue {
 /// A resource to send. Cloning shares the bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedResource {
-    /// The same content has the same version on every control plane, because a proxy that reconnects shows its versions
-    /// to another one.
+    /// The version. The same content has the same version on every control plane, because a proxy that reconnects
+    /// reports its versions to another one.
     pub(crate) version: Arc<str>,
     /// The encoded message `Resource`.
     pub(crate) bytes: leno_wire::Bytes,
@@ -76,8 +77,8 @@ impl Encodings {
         Self { shards: Default::default(), hasher: RandomState::new(), metrics }
     }
 
-    /// The resource that updates a proxy to `value` from the version that it holds, if it holds one. `None` if it holds
-    /// `value`.
+    /// The resource that updates a proxy to `value` from the version that it has, if any. `None` if it has `value`
+    /// already.
     pub(crate) fn changed(
         &self,
         name: &Arc<str>,
@@ -102,7 +103,7 @@ impl Encodings {
         }
     }
 
-    /// Drops the encodings of a resource that no stream needs now.
+    /// Drops the encodings of a resource, because no stream needs them now.
     pub(crate) fn forget(&self, name: &str) {
         for name in [name, &of_waypoint(name)] {
             if self.shard(name).remove(name).is_some() {
@@ -113,8 +114,8 @@ impl Encodings {
 
     fn versions(&self, name: &Arc<str>, value: &ResourceValue) -> Arc<Mutex<Versions>> {
         let name = match value {
-            // A waypoint gets other endpoints of the service than clients do. In a shared log each set would look like
-            // a change of the other.
+            // A waypoint gets other endpoints of the service than clients. If both shared one log of endpoints,
+            // each set would look like a change of the other.
             ResourceValue::Service(service) if service.waypoint.is_some() => {
                 &of_waypoint(name).into()
             }
@@ -148,7 +149,7 @@ impl ResourceValue {
         }
     }
 
-    /// Whether both are the same value, not only an equal one.
+    /// Whether both are the same value, not just equal ones.
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Service(a), Self::Service(b)) => Arc::ptr_eq(a, b),
@@ -178,8 +179,8 @@ impl EncodedResource {
     }
 }
 
-/// The policy for a proxy. If the workload's policies cannot be applied, it is a policy that denies every client and
-/// that names the problem. It is small even if the real policies are too large.
+/// The policy for a proxy. If the workload's policies cannot be applied, this is a policy that denies every client
+/// and names the problem, which is small even if the real policies are too large.
 fn policy(policy: &ServerPolicy) -> proto::Any {
     let workload = &policy.workload;
     match &policy.authorization.unusable {
@@ -223,12 +224,12 @@ fn denying(policy: &ServerPolicy) -> ServerPolicy {
     ServerPolicy { authorization: authorization.into(), ..policy.clone() }
 }
 
-/// The key in the cache for what a waypoint receives of a service. No resource has this name.
+/// The key in the cache for the encodings of a service for its waypoint. No resource has this name.
 fn of_waypoint(name: &str) -> String {
     format!("{name} of its waypoint")
 }
 
-/// The version of a content: the same on every control plane.
+/// The version of a content. It is the same on every control plane.
 pub(crate) fn version_of(content: &[u8]) -> String {
     let digest = digest(&SHA256, content);
     data_encoding::BASE64URL_NOPAD.encode(&digest.as_ref()[..VERSION_BYTES])

@@ -14,17 +14,17 @@ use crate::authenticate::{AuthenticationError, Authenticator, ProvenIdentity, Se
 use crate::metrics::Metrics;
 use crate::peer::ConnectionPeer;
 
-/// Signatures at a time: more would not be faster, because they need processors. Others wait.
+/// Most signatures at a time. They only use processors, so more at a time would not be faster.
 const SIGNING_AT_ONCE: usize = 8;
 
-/// Issues certificates to clients that show a valid token.
+/// Issues certificates to clients that present a valid token.
 pub(crate) struct IdentityService {
     issuer: Arc<Issuer>,
     metrics: Arc<Metrics>,
     signing: Semaphore,
 }
 
-/// What is needed to issue certificates.
+/// The parts that are needed to issue certificates.
 pub(crate) struct Issuer {
     pub(crate) authority: Arc<Authority>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
@@ -98,7 +98,7 @@ impl IdentityService {
         let _turn = self.signing.acquire().await.map_err(|_| Refusal::Ending)?;
         let (issuer, csr) = (Arc::clone(&self.issuer), message.csr.clone());
         let identity = proven.identity.clone();
-        // Signing needs a processor for a while, so it runs as a blocking task.
+        // A blocking task, because signing uses a processor for a while.
         let signed = tokio::task::spawn_blocking(move || {
             issuer.authority.sign(&csr, &identity, issuer.lifetime)
         });
@@ -120,7 +120,7 @@ impl Refusal {
             Self::Issue(error) if error.is_bad_request() => {
                 Status::invalid_argument(error.to_string())
             }
-            // Paths and causes are only logged, because clients must not see them.
+            // Paths and causes are only logged, because they must not be revealed to clients.
             Self::Token(AuthenticationError::Broken(_)) | Self::Issue(_) => {
                 Status::internal("see the control plane's log")
             }

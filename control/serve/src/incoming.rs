@@ -20,22 +20,22 @@ use crate::metrics::{GaugeGuard, Metrics};
 use crate::peer::{ConnectionPeer, PeerCertificate};
 use crate::shares::{ConnectionShare, ConnectionShares, UNPROVEN_TIME};
 
-/// Longest handshake. A normal one takes milliseconds, so a client that exceeds this is stalling.
+/// Longest handshake. A normal handshake takes milliseconds, so a client that takes longer is stalling on purpose.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections whose handshake is complete, and that wait for the server.
+/// Most connections that have completed their handshake and wait for the server.
 const HANDED_ON: usize = 64;
 
-/// One connection after its handshake. It ends when it loses its share, or when its time is over.
+/// A connection after its handshake. It ends when its share is given to another client, or when its time is over.
 pub(crate) struct IncomingConnection<S = TlsStream<TcpStream>> {
     stream: S,
     peer: ConnectionPeer,
     share: ConnectionShare,
-    /// When the connection must end if it has shown no certificate.
+    /// When the connection must end, if its client has shown no certificate.
     end: Option<Pin<Box<Sleep>>>,
     counted: GaugeGuard,
 }
 
-/// Accepts until the receiver is dropped.
+/// Accepts connections until the receiver is dropped.
 pub(crate) fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -64,7 +64,7 @@ pub(crate) fn accept(
                             return;
                         };
                         let connection = IncomingConnection::new(stream, peer, share, counted);
-                        // If the server does not take the connection, the server is ending.
+                        // Sending fails if the server is ending.
                         drop(sender.send(Ok(connection)).await);
                     }
                     Err(error) => {
@@ -78,7 +78,7 @@ pub(crate) fn accept(
     receiver
 }
 
-/// Exchanges the share of a connection after its handshake, if the client has shown a certificate.
+/// Exchanges the connection's share for another kind after the handshake, if the client has shown a certificate.
 fn promote(
     shares: &ConnectionShares,
     share: ConnectionShare,
@@ -131,7 +131,8 @@ impl<S> IncomingConnection<S> {
         written
     }
 
-    /// Resolves when the connection must end. It is polled with each read: HTTP/2 always waits for the next one.
+    /// Ready when the connection must end. It is polled with each read, because HTTP/2 always waits for the next
+    /// one.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if self.share.poll_lost(context).is_ready() {
             return Poll::Ready(lost());
@@ -216,7 +217,8 @@ mod tests {
         (IncomingConnection::new(stream, peer, share, counted), client)
     }
 
-    /// Regression: a client that never shows a certificate must not keep its place for long, even if it keeps sending.
+    /// Regression: a client that never shows a certificate must not keep its slot for long, even if it keeps
+    /// sending.
     #[tokio::test(start_paused = true)]
     async fn a_client_without_a_certificate_holds_its_place_for_a_time_only() {
         let begin = Instant::now();

@@ -22,24 +22,24 @@ use crate::recognise::Recogniser;
 use crate::state::PlaneState;
 use crate::stream_slots::{StreamSlots, displaced};
 
-/// Most limits that are kept at once, far more than a mesh has. For one more, limits that no proxy uses now are
-/// dropped. If all are in use, the new limit is answered like an unknown one.
+/// Most limits that are kept, which is far more than a mesh has. When a further one is needed, limits that no
+/// proxy uses are dropped. If all are in use, the new limit is answered like an unknown one.
 const MAX_LIMITS: usize = 4_096;
-/// How long a limit is kept that no proxy uses. A limit that is created again starts without tokens, so a client gains
-/// nothing by waiting for this.
+/// How long a limit that no proxy uses is kept. A limit that is created again starts without tokens, so clients
+/// gain nothing by waiting.
 const LIMIT_IDLE: Duration = Duration::from_secs(60);
-/// Most limits in one request. A proxy sends one for each limit and worker.
+/// Most limits in one request. A proxy sends one entry for each limit and worker.
 const MAX_ASKS: usize = 1_024;
-/// Most pairs of limit and worker of one proxy that lease tokens, with room to spare.
+/// Most pairs of limit and worker for which one proxy leases tokens. Real proxies have far fewer.
 const MAX_HELD: usize = 4_096;
-/// Responses that may wait until the connection takes them. More are dropped, because they would be out of date.
+/// How many responses may wait for the connection. Further ones are dropped, because they would be outdated.
 const OUTSTANDING: usize = 16;
 /// Longest wait for the first request of a stream.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
 
 type Answer = Result<LeaseResponse, Status>;
 
-/// Serves streams.
+/// Serves streams of leases.
 pub(crate) struct LeaseService {
     recogniser: Recogniser,
     places: StreamSlots,
@@ -47,7 +47,7 @@ pub(crate) struct LeaseService {
     limits: Arc<Limits>,
 }
 
-/// The buckets of all limits, and the holders of their tokens.
+/// The buckets of all limits, and the proxies and workers that hold tokens.
 #[derive(Default)]
 struct Limits {
     buckets: Mutex<HashMap<String, Bucket>>,
@@ -64,9 +64,9 @@ struct Stream {
     state: Arc<PlaneState>,
     limits: Arc<Limits>,
     instance: InstanceName,
-    /// Distinguishes the holders of this stream, together with the number of the pair in `held`.
+    /// The number of the stream, which is the upper part of the numbers of its holders.
     number: u64,
-    /// The limits that it has requested, by worker.
+    /// The limits that the proxy has requested, by worker, each with the number of the holder within the stream.
     held: HashMap<(String, u32), u64>,
 }
 
@@ -100,7 +100,7 @@ impl limits_server::Limits for LeaseService {
             let served = serve((&recogniser, &places), limits, certificate, conversation);
             let ended = place.hold(served).await;
             if let Err(status) = ended.unwrap_or_else(|| Err(displaced())) {
-                // Without a receiver the connection has ended, and there is no client to answer.
+                // Sending fails if the connection has ended, so that there is no client to answer.
                 let _ = sender.send(Err(status)).await;
             }
         });
@@ -169,7 +169,7 @@ impl Stream {
             return LeaseGrant { limit: name, worker, tokens: 0, holders: 0 };
         }
         let place = *self.held.entry(key).or_insert(places);
-        // The lower 16 bits number the holders within a stream.
+        // The lower 16 bits number the holders of one stream.
         let holder = (self.number << 16) | (place & 0xffff);
         let granted = self.limits.ask(&name, limit, (holder, Ask { wanted }));
         let metrics: &Metrics = &self.state.metrics;
@@ -192,7 +192,7 @@ impl Drop for Stream {
 }
 
 impl Limits {
-    /// Ignores poisoning: changes under the lock are complete even after a panic.
+    /// Poisoning is ignored, because changes under the lock are complete even after a panic.
     fn buckets(&self) -> MutexGuard<'_, HashMap<String, Bucket>> {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Serves discovery and identity to proxies: one port, TLS, HTTP/2, gRPC.
+//! Serves discovery and identity to proxies, on one port over TLS, HTTP/2 and gRPC.
 //!
 //! ```text
 //!  proxy ── token, certificate request ──► Identity  ──► Authenticator, Authority
@@ -8,15 +8,14 @@
 //!                                             └─ Mailbox ◄── Subscriptions ◄───┘
 //! ```
 //!
-//! A stream receives only what it has subscribed to: services and workloads by name or address, and the policy of its
-//! own workload. A change wakes the streams that are subscribed to what changed (`subscriptions`), and each version of
-//! a resource is encoded once for all of them (`encodings`). Nothing is queued for a stream. Each response is the
-//! difference between what the proxy holds and what the index holds when the response is sent. So a slow proxy costs no
-//! memory, and skips versions that it missed.
+//! A stream receives only what it has subscribed to: services and workloads by name or address, and the policy of
+//! its own workload. A change wakes the streams that are subscribed to what changed (`subscriptions`), and each
+//! version of a resource is encoded once for all of them (`encodings`). Nothing is queued for a stream. Each
+//! response is the difference between what the proxy has and what the index has when the response is sent. So a
+//! slow proxy costs no memory, and skips versions in between.
 //!
-//! This crate does not know where objects come from or what they mean (`leno-index`), how certificates are made
-//! (`leno-identity`), or how a token is checked ([`Authenticator`]).
-//! Read first: [`PlaneState`], then [`PlaneServer`].
+//! Objects are interpreted by `leno-index`, certificates are issued by `leno-identity`, and tokens are verified by
+//! an [`Authenticator`]. Read first: [`PlaneState`], then [`PlaneServer`].
 
 mod authenticate;
 mod delays;

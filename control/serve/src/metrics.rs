@@ -7,7 +7,7 @@ use leno_program::Family;
 
 use crate::delays::Delays;
 
-/// A number that any task may change. Counters only ever grow; gauges go both ways.
+/// A number that any task may change. A counter only grows; a gauge may also shrink.
 #[derive(Debug, Default)]
 pub(crate) struct AtomicNumber(AtomicU64);
 

@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPeer {
     pub(crate) address: SocketAddr,
-    /// `None` before the client has its first certificate.
+    /// The client's certificate; `None` before the client has its first one.
     pub(crate) certificate: Option<PeerCertificate>,
 }
 
@@ -23,8 +23,8 @@ pub(crate) struct PeerCertificate {
 }
 
 impl PeerCertificate {
-    /// Reads a verified leaf; `None` if it is not an X509-SVID, which has exactly one URI
-    /// (SPIFFE X509-SVID section 2).
+    /// Reads a verified certificate; `None` if it is not an X509-SVID, which has exactly one URI (SPIFFE X509-SVID
+    /// section 2).
     pub(crate) fn read(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let mut uris = certificate.extensions().iter().filter_map(|e| match e.parsed_extension() {

@@ -11,8 +11,9 @@ use crate::authenticate::Authenticator;
 use crate::peer::PeerCertificate;
 use crate::state::PlaneState;
 
-/// Looks up the identity of an instance: first from the authenticator, otherwise from the index. The authenticator of a
-/// local mesh remembers proven tokens across restarts of the control plane, and also knows unmeshed instances.
+/// Looks up the identity of an instance, first with the authenticator, then in the index. In a local mesh the
+/// authenticator has the identities even after a restart of the control plane, and those of instances without a
+/// proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Recogniser {
     pub(crate) state: Arc<PlaneState>,
@@ -24,11 +25,12 @@ impl Recogniser {
         Self { state, authenticator }
     }
 
-    /// Whether the node in the first request has the identity of the certificate.
+    /// Checks that the node in the first request of a stream has the identity of the client's certificate.
     ///
     /// # Errors
-    /// `Unauthenticated` if the instance is not known, `PermissionDenied` if it has another identity, `InvalidArgument`
-    /// if the node has no valid name, `FailedPrecondition` if the proxy uses another version of discovery.
+    /// `Unauthenticated` if the instance is not known, `PermissionDenied` if it has another identity,
+    /// `InvalidArgument` if the node has no valid name, `FailedPrecondition` if the proxy uses another version of
+    /// discovery.
     pub(crate) async fn recognise(
         &self,
         certificate: &PeerCertificate,
@@ -63,7 +65,7 @@ impl Recogniser {
         if let Some(identity) = self.authenticator.identity_of(instance).await {
             return Some(identity);
         }
-        // Subscribes before it reads, so that no change is missed.
+        // Subscribes before reading the index, so that no change is missed.
         let mut version = self.state.subscribe();
         let known = async {
             loop {
@@ -71,7 +73,7 @@ impl Recogniser {
                 if let Some(identity) = self.state.identity_of(instance) {
                     return Some(identity);
                 }
-                // The sender lives as long as the state.
+                // The sender lives as long as the state, so this cannot fail here.
                 version.changed().await.ok()?;
             }
         };

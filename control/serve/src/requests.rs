@@ -4,8 +4,8 @@
 //!  gRPC:  flag, length ──► small ─────────────────────────────► complete, or too late
 //!                      └─► large ──► its length from the budget ──► complete: given back
 //! ```
-//! All large messages share a budget. When it is used up, the message that has been incomplete for longest is rejected,
-//! and its stream ends. Messages of honest proxies are incomplete for milliseconds only.
+//! All large messages share a budget. When the budget is used up, the message that has been incomplete for the
+//! longest time is rejected, and its stream ends. Messages of honest proxies are only incomplete for milliseconds.
 //!
 //! A message is held in memory until it is complete. Without the budget, a client that starts large messages and never
 //! completes them could hold any amount of memory, on each of its streams.
@@ -26,25 +26,25 @@ use tonic::body::Body;
 
 use crate::metrics::Metrics;
 
-/// Largest message, in bytes, that does not count against the budget. The messages of a running proxy have tens of
-/// bytes to a few KiB. If all streams stop within such a message, they hold 128 MiB together.
+/// Largest message, in bytes, that does not count against the budget. The messages of a running proxy have from
+/// tens of bytes to a few KiB. If all streams stop within such a message, they use 128 MiB together.
 const SMALL: usize = 16 << 10;
-/// Bytes of all larger messages that are incomplete. A proxy that reconnects lists what it holds: some 60 bytes for
-/// each service.
+/// The budget: most bytes of all larger messages that are incomplete. A proxy that reconnects lists its resources,
+/// which takes about 60 bytes for each service.
 const BUDGET: usize = 64 << 20;
-/// The same for one identity: one message of the largest size, or 256 proxies that reconnect with a thousand services
-/// each.
+/// The part of the budget for one identity. It is enough for one message of the largest size, or for 256 proxies
+/// that reconnect with a thousand services each.
 const OF_IDENTITY: usize = MAX_MESSAGE;
-/// Longest time until a message must be complete.
+/// How long a message may be incomplete.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The flag and the length before each message.
+/// The length of the head of each message: a flag and the message's length.
 const HEAD: usize = 5;
 
 /// The budget for large messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestBudget(Arc<Mutex<OpenRequests>>);
 
-/// The incomplete large messages, by age.
+/// The large messages that are incomplete, by age.
 #[derive(Debug, Default)]
 struct OpenRequests {
     next: u64,
@@ -55,11 +55,11 @@ struct OpenRequests {
 struct Message {
     identity: Identity,
     bytes: usize,
-    /// Dropping it revokes the lease.
+    /// Dropping this revokes the lease.
     _held: oneshot::Sender<()>,
 }
 
-/// Bytes of the budget, until this is dropped, or until a younger message needs them.
+/// A part of the budget. It is held until this is dropped, or until it is given to a younger message.
 #[derive(Debug)]
 struct BudgetLease {
     budget: RequestBudget,
@@ -75,7 +75,7 @@ pub(crate) struct BoundedRequests<B> {
     metrics: Arc<Metrics>,
     position: MessagePosition,
     lease: Option<BudgetLease>,
-    /// Runs while a message is incomplete.
+    /// The time by which the present message must be complete.
     late: Option<Pin<Box<Sleep>>>,
 }
 
@@ -91,7 +91,7 @@ enum MessagePosition {
 const START: MessagePosition = MessagePosition::Head([0; HEAD], 0);
 
 impl RequestBudget {
-    /// `None` if the message is larger than the budget of one identity.
+    /// Takes a part of the budget for a message; `None` if the message exceeds the budget of one identity.
     fn take(&self, identity: &Identity, bytes: usize) -> Option<BudgetLease> {
         if bytes > OF_IDENTITY {
             return None;
@@ -107,13 +107,13 @@ impl RequestBudget {
     }
 
     fn taken(&self) -> MutexGuard<'_, OpenRequests> {
-        // Ignores poisoning: changes under the lock are complete even after a panic.
+        // Poisoning is ignored, because changes under the lock are complete even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl OpenRequests {
-    /// Revokes the leases of the oldest of these messages, until they have at most `most` bytes.
+    /// Revokes the leases of the oldest messages selected by `of`, until these together have at most `most` bytes.
     fn make_room(&mut self, most: usize, of: impl Fn(&Message) -> bool) {
         let own = self.messages.values().filter(|message| of(message));
         let mut held: usize = own.map(|message| message.bytes).sum();
@@ -149,7 +149,7 @@ impl<B> BoundedRequests<B> {
         }
     }
 
-    /// Follows the next bytes of the stream.
+    /// Advances over the next bytes of the stream.
     fn advance(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
             match &mut self.position {
@@ -193,7 +193,7 @@ impl<B> BoundedRequests<B> {
         Status::resource_exhausted(reason)
     }
 
-    /// Ready with the reason if the incomplete message must be rejected.
+    /// Ready, with the reason, when the incomplete message must be rejected.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
         if self.position == START {
             return Poll::Pending;
@@ -233,7 +233,7 @@ where
     }
 }
 
-/// A request whose messages are bounded.
+/// The same request with its messages bounded.
 pub(crate) fn bounded(
     request: http::Request<Body>,
     identity: Identity,
@@ -340,7 +340,7 @@ mod tests {
         assert!(bytes == sent.len() && ended.is_none(), "{bytes}, {ended:?}");
         let (_, ended) = read(&mut held[0]).await;
         assert!(ended.unwrap().message().contains("too many large requests"));
-        // The budget of one identity.
+        // The budget of one identity, and not the total, is used up.
         let mut own = Vec::new();
         for _ in 0..20 {
             let mut one = requests("greedy", &budget, &[&sent[..100]]);

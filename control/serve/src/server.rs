@@ -1,4 +1,4 @@
-//! The server: one port with TLS, and behind it the services for discovery, identity and limits.
+//! The server, which offers discovery, identity and rate limits on one port with TLS.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -34,10 +34,10 @@ use crate::requests::{RequestBudget, bounded};
 use crate::state::PlaneState;
 use crate::tls::{ServerCredentials, TlsError};
 
-/// Calls at a time on one connection: two streams and a renewal, with room for a retry.
+/// Most simultaneous calls on one connection. A proxy has two streams and a renewal, and may repeat a call.
 const MAX_CALLS: u32 = 4;
-/// Largest certificate request message: a request of 4 KiB and a token of 8 KiB, with room. All clients without a
-/// certificate together can send 64 MiB, with one message in every call.
+/// Largest message with a certificate request, in bytes: a request of 4 KiB and a token of 8 KiB, and some room.
+/// If every call without a certificate sends such a message, they use 64 MiB together.
 const MAX_IDENTITY_MESSAGE: usize = 16 << 10;
 /// Largest request for leases.
 const MAX_LEASE_MESSAGE: usize = 64 << 10;
@@ -45,17 +45,18 @@ const MAX_LEASE_MESSAGE: usize = 64 << 10;
 const WINDOW: u32 = 64 << 10;
 /// Largest head of a call, in bytes. Real ones have a few hundred.
 const MAX_HEAD: u32 = 8 << 10;
-/// How often an idle client is pinged. A proxy that has vanished is noticed within the sum of this and
+/// How often an idle client is pinged. A proxy that has disappeared is noticed within this time and
 /// [`KEEPALIVE_TIMEOUT`].
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 /// Longest wait for the answer to a ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for connections to end after their streams were asked to end. Proxies keep their state and reconnect.
+/// How long to wait for connections to end after their streams were asked to end. Proxies keep their state and
+/// reconnect.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long a stream lasts, plus or minus a quarter. After a rolling update all proxies are connected to the replicas
-/// that started first; within this time they spread over all replicas. With 2,000 proxies, about one reconnects each
-/// second.
+/// How long a stream lasts, plus or minus a quarter. After a rolling update all proxies are connected to the
+/// replicas that were started first. Within this time, they spread over all replicas. With 2,000 proxies, about
+/// one reconnects per second.
 pub const STREAM_AGE: Duration = Duration::from_mins(30);
 
 /// How a server issues certificates.
@@ -83,7 +84,7 @@ pub enum ServeError {
     Ended(#[source] tonic::transport::Error),
 }
 
-/// A listening server. [`PlaneServer::run`] serves.
+/// A server that listens. [`PlaneServer::run`] serves.
 pub struct PlaneServer {
     listener: TcpListener,
     address: SocketAddr,
@@ -95,7 +96,7 @@ pub struct PlaneServer {
 }
 
 impl PlaneServer {
-    /// Starts to listen. Clients that connect before [`PlaneServer::run`] wait.
+    /// Binds the address and listens on it. Clients that connect before [`PlaneServer::run`] wait.
     ///
     /// # Errors
     /// [`ServeError`] if the address is in use or the authority signs no certificate.
@@ -115,13 +116,13 @@ impl PlaneServer {
         Ok(Self { listener, address: bound, credentials, acceptor, settings, stream_age, state })
     }
 
-    /// Asks proxies to connect again after `age` instead of [`STREAM_AGE`].
+    /// Makes proxies reconnect after `age` instead of [`STREAM_AGE`].
     #[must_use]
     pub fn with_stream_age(self, age: Duration) -> Self {
         Self { stream_age: age, ..self }
     }
 
-    /// The address that it listens on.
+    /// The address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -169,7 +170,7 @@ impl PlaneServer {
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .http2_max_header_list_size(MAX_HEAD)
             .serve_with_incoming_shutdown(services, ReceiverStream::new(connections), async move {
-                // An error means that the sender was dropped, which stops the server, too.
+                // An error means that the sender was dropped, which also stops the server.
                 let _ = asked.wait_for(|stop| *stop).await;
             });
         let mut asked = stop;
@@ -180,7 +181,7 @@ impl PlaneServer {
         tokio::select! {
             ended = server => ended.map_err(ServeError::Ended),
             () = credentials.keep_fresh() => Ok(()),
-            // Never ends before the others, because `authority` keeps the authority alive.
+            // This ends last, because `authority` keeps the authority alive.
             () = trusted.follow_trust(&authority) => Ok(()),
             () = cut => Ok(()),
         }
@@ -193,7 +194,7 @@ impl fmt::Debug for PlaneServer {
     }
 }
 
-/// All services; the path of a call decides which one handles it.
+/// All services. The path of a call decides which service handles it.
 #[derive(Clone)]
 struct Services {
     discovery: DiscoveryServer<DiscoveryService>,
@@ -215,7 +216,7 @@ impl Service<http::Request<Body>> for Services {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Call {
-        // Only requests of clients with a certificate are bounded. No service reads a stream of other clients.
+        // The requests of clients without a certificate need no bound, because no service reads streams from them.
         let certificate =
             request.extensions().get::<ConnectionPeer>().and_then(|peer| peer.certificate.as_ref());
         let request = match certificate.map(|certificate| certificate.identity.clone()) {

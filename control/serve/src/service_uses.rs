@@ -1,8 +1,8 @@
-//! Remembers which services the workloads of an identity use, for proxies that start later.
+//! Records which services the workloads of an identity use, for proxies that start later.
 //!
-//! Replicas of one workload share a service account and call the same services. A proxy that starts fetches these
-//! services before its workload uses them. So the first call does not wait, and succeeds even if the control plane is
-//! gone by then.
+//! Replicas of one workload share a service account and call the same services. A new proxy fetches these services
+//! before its workload uses them. So the first call does not have to wait, and succeeds even if the control plane
+//! is unavailable at that time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,10 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// Identities whose uses are kept: as many as there may be streams.
+/// Most identities whose uses are recorded: as many as there may be streams.
 const MAX_IDENTITIES: usize = crate::stream_slots::MAX_STREAMS;
-/// How long a use is kept after its last stream: a workload may be restarted, or scaled to zero overnight.
+/// How long a use is kept after the end of the last stream. A workload may be restarted, or scaled to zero
+/// overnight.
 const KEPT: Duration = Duration::from_hours(24);
 
 /// The services in use, by the identity of the workload that uses them.
@@ -59,7 +60,7 @@ impl ServiceUses {
         let mut uses = self.uses();
         let one = uses.get_mut(identity).and_then(|services| services.get_mut(service));
         if let Some(one) = one {
-            // It is 0 already if `begin` did not record the use because of a bound.
+            // The count is 0 if `begin` did not record the use because of a bound.
             one.streams = one.streams.saturating_sub(1);
             one.last = Instant::now();
         }
@@ -76,7 +77,7 @@ impl ServiceUses {
         names
     }
 
-    /// Ignores poisoning: changes under the lock are complete even after a panic.
+    /// Poisoning is ignored, because changes under the lock are complete even after a panic.
     fn uses(&self) -> MutexGuard<'_, HashMap<Identity, HashMap<ServiceName, ServiceUse>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

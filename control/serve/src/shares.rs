@@ -12,22 +12,24 @@ use std::time::Duration;
 
 use leno_types::Identity;
 
-/// How long a connection without a certificate may last. A proxy opens one to get its first certificate, which takes
-/// milliseconds; it waits at most 5 s.
+/// How long a connection without a certificate may last. A proxy opens one to get its first certificate, which
+/// takes milliseconds, and it waits at most 5 s.
 pub(crate) const UNPROVEN_TIME: Duration = Duration::from_secs(30);
 
 /// The bounds on the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionBounds {
-    /// With a certificate: each proxy has one or two; enough for twice the proxies of a large mesh.
+    /// With a certificate. A proxy has one or two connections, so this is enough for twice the number of proxies
+    /// in a large mesh.
     pub(crate) proven: usize,
-    /// With certificates of one identity: a service account may have thousands of pods.
+    /// With certificates of the same identity. A service account may have thousands of pods.
     pub(crate) of_identity: usize,
-    /// With certificates, from one address: the pods of a node may share one (masquerading).
+    /// With certificates, from the same address. The pods of a node may share one address (masquerading).
     pub(crate) of_address: usize,
-    /// Without a certificate: connections in their handshake, and of proxies that request their first certificate.
+    /// Without a certificate: connections during their handshake, and of proxies that request their first
+    /// certificate.
     pub(crate) unproven: usize,
-    /// Without a certificate, from one address.
+    /// Without a certificate, from the same address.
     pub(crate) unproven_of_address: usize,
 }
 
@@ -43,21 +45,21 @@ impl Default for ConnectionBounds {
     }
 }
 
-/// The connections that are open.
+/// Counts the open connections.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionShares {
     unproven: leno_program::Shares<IpAddr>,
     proven: leno_program::Shares<Identity>,
-    /// Proven connections by address. `proven` enforces the total, so this never revokes a share.
+    /// Connections with a certificate, by address. `proven` bounds their total, so this one never revokes a share.
     addresses: leno_program::Shares<IpAddr>,
 }
 
-/// The permission for one connection, until it is dropped or revoked.
+/// A permission for one connection. It lasts until it is dropped or revoked.
 #[derive(Debug)]
 pub(crate) enum ConnectionShare {
-    /// For a connection that has shown no certificate.
+    /// For a connection whose client has shown no certificate.
     Unproven { address: IpAddr, share: leno_program::Share<IpAddr> },
-    /// For a connection that has shown one.
+    /// For a connection whose client has shown a certificate.
     Proven { share: leno_program::Share<Identity>, _of_address: leno_program::Share<IpAddr> },
 }
 
@@ -76,14 +78,14 @@ impl ConnectionShares {
         }
     }
 
-    /// A share for an accepted connection. `None` if its address has reached its bound.
+    /// A share for a new connection; `None` if its address has reached its bound.
     pub(crate) fn unproven(&self, address: IpAddr) -> Option<ConnectionShare> {
         let address = address.to_canonical();
         self.unproven.take(address).map(|share| ConnectionShare::Unproven { address, share })
     }
 
-    /// A new share for a connection that has shown a certificate. `None` if the identity or the address has reached its
-    /// bound.
+    /// A share for a connection whose client has shown a certificate; `None` if the identity or the address has
+    /// reached its bound.
     pub(crate) fn proven(
         &self,
         share: ConnectionShare,
@@ -100,7 +102,7 @@ impl ConnectionShares {
 }
 
 impl ConnectionShare {
-    /// Ready once the share was revoked in favour of another client.
+    /// Ready when the share was revoked in favour of another client.
     pub(crate) fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Unproven { share, .. } => share.poll_lost(context),

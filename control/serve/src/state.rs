@@ -1,7 +1,7 @@
 //! The state that all streams share: the index, the encodings of its values, and the subscriptions.
 //!
 //! ```text
-//!   apply(changes) ──► index ──► Changed ──► Subscriptions ──► the streams that asked
+//!   apply(changes) ──► index ──► ChangedNames ──► Subscriptions ──► the subscribed streams
 //!                                                                 │ resolve: a short look
 //!                                                                 ▼
 //!                                                   Encodings: once a version, shared bytes
@@ -28,14 +28,14 @@ use crate::unknown_keys::UnknownKeys;
 /// The state that a control plane serves. It has one writer and any number of streams.
 #[derive(Debug)]
 pub struct PlaneState {
-    /// Locked for look-ups only; nothing is encoded or sent under the lock.
+    /// The index is only locked for look-ups. Nothing is encoded or sent under the lock.
     index: RwLock<Index>,
     version: watch::Sender<u64>,
     pub(crate) encodings: Encodings,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) uses: ServiceUses,
     pub(crate) unenforced: Arc<UnenforcedIndex>,
-    /// The trust bundle that is sent to proxies.
+    /// The trust bundle that proxies get.
     pub(crate) trust: RwLock<Option<PublishedTrust>>,
     pub(crate) trusting: TrustTable,
     pub(crate) unknown_keys: UnknownKeys,
@@ -43,7 +43,7 @@ pub struct PlaneState {
 }
 
 impl PlaneState {
-    /// Serves the content of `index`.
+    /// Creates a state that serves the content of `index`.
     #[must_use]
     pub fn new(index: Index) -> Arc<Self> {
         let metrics = Arc::<Metrics>::default();
@@ -61,7 +61,7 @@ impl PlaneState {
         })
     }
 
-    /// Adds objects of an initial list that is not complete yet. Streams only see them after the next
+    /// Adds objects of a first list that is not complete yet. Streams only see them after the next
     /// [`apply`](Self::apply).
     pub fn preload(&self, changes: Vec<ObjectChange>) {
         self.index.write().unwrap_or_else(PoisonError::into_inner).preload(changes);
@@ -80,15 +80,15 @@ impl PlaneState {
         if self.metrics.cached_resources.get() > 0 {
             self.forget_unneeded(&index, &changed);
         }
-        // A service may change for the clients of one namespace only, which have their own routes for it. Then the
-        // index does not report the service's addresses as changed, so they are added here.
+        // A service may change only for clients of a namespace that has its own routes for it. Then the index does
+        // not report the service's addresses as changed, so they are added here.
         for service in changed.services.iter().filter_map(|name| index.service(name)) {
             changed.addresses.extend(&service.vips);
         }
         drop(index);
         self.version.send_modify(|version| *version += 1);
         self.metrics.index_version.set(self.version());
-        // Published after the index was changed, so that woken streams find the change.
+        // Published after the index has changed, so that woken streams find the change.
         let woken = self.subscriptions.publish(&changed, since);
         self.metrics.wakeups.add(woken);
     }
@@ -133,14 +133,14 @@ impl PlaneState {
         }
     }
 
-    /// The policies that proxies of earlier releases do not enforce, by workload. Only of proxies that are connected to
-    /// this control plane.
+    /// The policies that connected proxies of earlier releases do not enforce, by workload. Only proxies that are
+    /// connected to this control plane are included.
     #[must_use]
     pub fn unenforced(&self) -> Vec<UnenforcedPolicies> {
         self.unenforced.by_workload()
     }
 
-    /// The same, by policy (`namespace/name`).
+    /// As [`unenforced`](Self::unenforced), but by policy (`namespace/name`).
     #[must_use]
     pub fn unenforced_by_policy(&self) -> BTreeMap<String, UnenforcingWorkloads> {
         self.unenforced.by_policy()
@@ -152,13 +152,13 @@ impl PlaneState {
         self.metrics.render(text);
     }
 
-    /// Reads the index, which is locked meanwhile. `look` must be short, because no change can be applied during the
-    /// call.
+    /// Calls `look` with the index, which is locked meanwhile. `look` must be short, because no change can be
+    /// applied during the call.
     pub fn look<T>(&self, look: impl FnOnce(&Index) -> T) -> T {
         look(&self.index())
     }
 
-    /// How often the index has changed.
+    /// How many times the index has changed.
     #[must_use]
     pub fn version(&self) -> u64 {
         *self.version.borrow()
@@ -168,8 +168,8 @@ impl PlaneState {
         self.version.subscribe()
     }
 
-    /// The answer for each subject, for a proxy in the namespace `client` or of the waypoint `client`, all from the
-    /// same moment.
+    /// The answer for each subject, for a proxy in the namespace `client` or of the waypoint `client`. All answers
+    /// are from the same version of the index.
     pub(crate) fn resolve(
         &self,
         subjects: impl Iterator<Item = Subject>,
@@ -183,7 +183,7 @@ impl PlaneState {
         subjects.map(resolve).collect()
     }
 
-    /// The identity of an instance, as the index has it.
+    /// The identity of an instance according to the index.
     pub(crate) fn identity_of(&self, instance: &InstanceName) -> Option<Identity> {
         self.index().identity_of(instance).cloned()
     }
@@ -194,8 +194,8 @@ impl PlaneState {
     }
 
     fn index(&self) -> RwLockReadGuard<'_, Index> {
-        // Ignores poisoning: changes of the index do not panic, and if one did, the other content would still be
-        // served.
+        // Poisoning is ignored. Changes of the index do not panic; if one did, the rest of the index could still
+        // be served.
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! certificate ─► a slot of its identity ─► first request: a slot of its instance ─► the stream
 //! ```
-//! When all slots are in use, the identity with the most streams loses its oldest one to the client that asks for a
-//! slot.
+//! When all slots are in use, the identity with the most streams loses its oldest stream to the client that
+//! requests a slot.
 
 use leno_program::{Share, Shares};
 use leno_types::{Identity, InstanceName, MAX_FINISHING};
@@ -12,12 +12,12 @@ use tonic::Status;
 
 use crate::peer::{ConnectionPeer, PeerCertificate};
 
-/// Most streams of one service, with one for each proxy. There may be twice as many connections, because a proxy may
-/// renew its certificate on another one.
+/// Most streams of one service; each proxy needs one. There may be twice as many connections, because a proxy may
+/// use another one to renew its certificate.
 pub const MAX_STREAMS: usize = 8_192;
-/// Most streams of one instance. A proxy has one stream, or two while it reconnects. Each may exist twice until the
-/// control plane notices that a connection is dead. Besides the process that serves, there may be the next process, and
-/// those that finish open streams.
+/// Most streams of one instance. A proxy process has one stream, or two while it reconnects, and each may count
+/// twice until the control plane notices that a connection is dead. An instance may have several proxy processes:
+/// the one that serves, the next one, and those that finish open streams.
 const OF_INSTANCE: usize = 4 * (2 + MAX_FINISHING);
 
 /// The open streams of one service.
@@ -35,17 +35,17 @@ impl Default for StreamSlots {
 
 impl StreamSlots {
     fn new(total: usize) -> Self {
-        // The total is enforced through the identities.
+        // The bound of the total is enforced with the identities.
         Self {
             identities: Shares::new(total, total),
             instances: Shares::new(usize::MAX, OF_INSTANCE),
         }
     }
 
-    /// A slot for a stream whose instance is not known yet. `service` is the name in the error message.
+    /// A slot for a stream whose instance is not known yet. `service` is the service's name for the error message.
     ///
     /// # Errors
-    /// The response to the client: it has shown no certificate, or its identity has all slots.
+    /// The response to the client: it has shown no certificate, or its identity uses all slots.
     pub(crate) fn admit(
         &self,
         peer: Option<&ConnectionPeer>,
@@ -61,7 +61,7 @@ impl StreamSlots {
         Ok((certificate, place))
     }
 
-    /// A slot for an instance's stream, in addition to that of its identity.
+    /// A slot for the stream of an instance, in addition to the slot of its identity.
     ///
     /// # Errors
     /// The response to the client: the instance has reached its bound.
@@ -75,7 +75,7 @@ impl StreamSlots {
     }
 }
 
-/// The end of a stream whose slot was given to another client.
+/// The status with which a stream ends whose slot was given to another client.
 pub(crate) fn displaced() -> Status {
     Status::resource_exhausted("its place was given to another client")
 }

@@ -1,4 +1,4 @@
-//! The subscriptions of one stream, and what the stream was sent. It knows no connection.
+//! The subscriptions of one stream, and what was sent on it. The connection itself is not part of this.
 //!
 //! ```text
 //!   request ──► asked: subject -> answer ──► due ──► flush: resolve, compare ──► at most one batch
@@ -6,8 +6,8 @@
 //!                              held: resource -> version, as the proxy has it
 //! ```
 //!
-//! Nothing is queued: a flush compares what the proxy holds with the content of the index at that moment, so any number
-//! of changes between two flushes costs one response.
+//! Nothing is queued. A flush compares what the proxy has with the present content of the index, so any number of
+//! changes between two flushes causes only one response.
 
 mod addresses;
 
@@ -30,19 +30,19 @@ use crate::unenforced::UnenforcedRecord;
 
 use addresses::AddressSubscriptions;
 
-/// The subscriptions of one stream; they end when this is dropped.
+/// The subscriptions of one stream. They end when this is dropped.
 pub(crate) struct Subscriber {
     stream: StreamKey,
     addresses: AddressSubscriptions,
     policy: Policy,
     trust: TrustSubscription,
-    /// The proxy waits for the services that workloads of its identity use.
+    /// Whether the proxy waits for the list of services that workloads of its identity use.
     uses_due: bool,
-    /// The proxy must be asked to reconnect.
+    /// Whether the proxy must be asked to reconnect.
     reconnect_due: bool,
-    /// The proxy waits for an answer to a request, not just for changes.
+    /// Whether the proxy waits for the answer to a request, and not just for changes.
     urgent: bool,
-    /// When the first change was received that the proxy was not sent yet.
+    /// When the first of the changes was received that were not sent yet.
     since: Option<Instant>,
 }
 
@@ -58,12 +58,12 @@ pub(crate) struct StreamKey {
 #[derive(Debug, Default)]
 pub(crate) struct ResponseBatch {
     pub(crate) type_url: &'static str,
-    /// Encoded resources, shared with other streams.
+    /// Encoded resources, whose bytes are shared with other streams.
     pub(crate) resources: Vec<Bytes>,
     pub(crate) removed: Vec<String>,
 }
 
-/// The names of a request that were rejected because of [`MAX_SUBSCRIPTIONS`].
+/// How many names of a request were rejected because of [`MAX_SUBSCRIPTIONS`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RefusedNames {
     pub(crate) refused: u64,
@@ -74,14 +74,14 @@ struct Policy {
     begun: bool,
     asked: bool,
     held: Option<Arc<str>>,
-    /// The proxy was told that its workload has no policy.
+    /// Whether the proxy was informed that its workload has no policy.
     absent: bool,
     due: bool,
-    /// Whether the proxy enforces authorization policies.
+    /// Whether the proxy supports authorization policies.
     authorizes: bool,
-    /// The policies that it was sent and does not enforce.
+    /// Records the policies that the proxy was sent and does not enforce.
     unenforced: Option<UnenforcedRecord>,
-    /// Requested names that are not the proxy's own workload.
+    /// The names in requests that are not the proxy's own workload.
     gone: BTreeSet<String>,
 }
 
@@ -89,7 +89,7 @@ struct Policy {
 struct TrustSubscription {
     asked: bool,
     due: bool,
-    /// The version that was sent.
+    /// The version of the bundle that was sent.
     held: Option<Arc<str>>,
     /// Records which bundle the proxy uses.
     record: TrustRecord,
@@ -110,12 +110,12 @@ impl Subscriber {
         }
     }
 
-    /// The mailbox for changes of subscribed subjects.
+    /// The mailbox in which changes of subscribed subjects arrive.
     pub(crate) fn mailbox(&self) -> Arc<Mailbox> {
         Arc::clone(&self.stream.mailbox)
     }
 
-    /// Handles the names of a request. An unknown type is ignored.
+    /// Handles the names in a request. An unknown type is ignored.
     pub(crate) fn take(&mut self, request: proto::DeltaDiscoveryRequest) -> RefusedNames {
         let Self { stream, addresses, policy, .. } = self;
         if let Some(node) = &request.node {
@@ -146,7 +146,7 @@ impl Subscriber {
         taken
     }
 
-    /// Handles the changes in the mailbox. Returns whether there is something to compare.
+    /// Handles the changes in the mailbox. Returns whether anything has to be compared.
     pub(crate) fn collect(&mut self) -> bool {
         let changes = self.stream.mailbox.take();
         self.since = self.since.or(changes.since);
@@ -157,15 +157,15 @@ impl Subscriber {
         self.is_dirty()
     }
 
-    /// Resets `since` if nothing is left to send, for example after the end of a subscription, so that the next delay
-    /// does not include an old change.
+    /// Resets `since` if nothing is left to send, for example after the end of a subscription. Otherwise the next
+    /// recorded delay would include an old change.
     fn forget_since(&mut self) {
         if !self.is_dirty() {
             self.since = None;
         }
     }
 
-    /// Asks the proxy to reconnect, with the next batch.
+    /// Makes the next batch ask the proxy to reconnect.
     pub(crate) fn reconnect(&mut self) {
         self.reconnect_due = true;
     }
@@ -177,18 +177,18 @@ impl Subscriber {
         is_due || !policy.gone.is_empty() || addresses.is_dirty()
     }
 
-    /// Whether the proxy waits for an answer to a request, not just for changes.
+    /// Whether the proxy waits for the answer to a request, and not just for changes.
     pub(crate) fn is_urgent(&self) -> bool {
         self.urgent
     }
 
-    /// When the first of the changes was received that were sent since the last call; `None` while something is left to
-    /// send.
+    /// When the first of the changes was received that were sent since the last call. `None` while something is
+    /// left to send.
     pub(crate) fn sent_since(&mut self) -> Option<Instant> {
         if self.is_dirty() { None } else { self.since.take() }
     }
 
-    /// The next batch; `None` if the proxy is up to date.
+    /// The next batch to send; `None` if the proxy is up to date.
     pub(crate) fn flush(&mut self) -> Option<ResponseBatch> {
         self.collect();
         let Self { stream, addresses, policy, trust, uses_due, reconnect_due, urgent, .. } = self;
@@ -198,7 +198,7 @@ impl Subscriber {
         if let Some(batch) = trust.flush(stream) {
             return Some(batch);
         }
-        // What the proxy needs in order to serve at all goes first; then what leads to further subscriptions.
+        // The proxy first gets what it needs in order to serve at all, and then what leads to further subscriptions.
         if let Some(batch) = policy.flush(stream) {
             return Some(batch);
         }
@@ -228,8 +228,8 @@ impl Drop for Subscriber {
 impl TrustSubscription {
     fn take(&mut self, request: proto::DeltaDiscoveryRequest, stream: &StreamKey) {
         if let Some(in_use) = request.trust {
-            // The proxy uses another bundle than the published one, for example because a certificate that was signed
-            // before the change brought earlier roots with it. So the bundle is sent again.
+            // The proxy uses another bundle than the published one, so the bundle is sent again. For example, the
+            // proxy may have got a certificate that was signed before the change, together with the earlier roots.
             let published = stream.state.wanted_trust();
             if published.is_some_and(|published| published.bundle != in_use.bundle) {
                 self.held = None;
@@ -295,7 +295,7 @@ impl Policy {
                 self.due = true;
                 self.absent = false;
             } else if self.gone.len() < MAX_SUBSCRIPTIONS {
-                // A proxy must not see the policies of other workloads.
+                // Answered as removed, because a proxy must not see the policies of other workloads.
                 self.gone.insert(name);
             }
         }

@@ -1,16 +1,15 @@
 //! The subscriptions of all streams, so that a change of the index wakes only the streams that need it.
 //!
 //! ```text
-//!   change of the index ──► Subscriptions ──► Mailbox of each stream that asked ──► its task wakes
+//!   change of the index ──► Subscriptions ──► Mailbox of each subscribed stream ──► its task wakes
 //!                           subject -> streams    subjects to compare, each once
 //! ```
 //!
-//! A mailbox holds names, not values. It is never longer than the subscriptions of its stream, however many changes
-//! there are before the stream reads it. The stream then sends the newest values.
+//! A mailbox contains names, not values. So it never has more entries than its stream has subscriptions, however
+//! many changes there are before the stream reads it. The stream then sends the newest values.
 //!
-//! The number of all subscriptions is bounded, and a namespace may hold at most as many as are free then. So one
-//! namespace that takes all it can gets half of them, and two get a third each; as many as each of them has always stay
-//! free.
+//! The number of all subscriptions is bounded, and a namespace may have at most as many as are still free. So if
+//! one namespace takes as many as it can, it gets half of them and half stay free; if two do, each gets a third.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -22,14 +21,14 @@ use leno_types::mesh::Subject;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Most subscriptions of all streams, of some 300 bytes each. 2,000 proxies with 66 each, as in `make scale`, take 13 %
-/// of them. One namespace that takes all it can uses some 150 MB.
+/// Most subscriptions of all streams, of about 300 bytes each. 2,000 proxies with 66 subscriptions each, as in
+/// `make scale`, use 13 % of them. One namespace that takes as many as it can uses about 150 MB.
 const MAX_ALL: usize = 1 << 20;
-/// Subscriptions that each stream may always have, whatever others hold: enough for the addresses that a usual workload
-/// calls.
+/// How many subscriptions each stream may always have, even if others use up the rest. It is enough for the
+/// addresses that a usual workload calls.
 const OF_EACH: usize = 128;
 
-/// All subscriptions. Locked for hash look-ups only; nothing is encoded or sent under the lock.
+/// All subscriptions. The lock is only held for hash look-ups; nothing is encoded or sent under it.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions(Mutex<SubscriptionTable>);
 
@@ -43,7 +42,7 @@ struct SubscriptionTable {
     trust: Vec<Arc<Mailbox>>,
 }
 
-/// What has changed for one stream since it last read its mailbox.
+/// What has changed for one stream since it last read this.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     changes: Mutex<StreamChanges>,
@@ -55,9 +54,9 @@ pub(crate) struct Mailbox {
 pub(crate) struct StreamChanges {
     /// Subjects whose answer may have changed. The stream is subscribed to each of them.
     pub(crate) subjects: HashSet<Subject>,
-    /// The policy of the stream's own workload has changed.
+    /// Whether the policy of the stream's own workload has changed.
     pub(crate) policy: bool,
-    /// The trust bundle has changed.
+    /// Whether the trust bundle has changed.
     pub(crate) trust: bool,
     /// When the first of the changes was received.
     pub(crate) since: Option<Instant>,
@@ -73,7 +72,7 @@ impl Mailbox {
         std::mem::take(&mut self.changes())
     }
 
-    /// Adds changes, and wakes the stream unless it has been woken already and has not read them yet.
+    /// Adds changes, and wakes the stream unless it has not yet read the changes for which it was last woken.
     fn put(&self, since: Instant, new: StreamChanges) -> bool {
         let mut changes = self.changes();
         let was_empty = changes.subjects.is_empty() && !changes.policy && !changes.trust;
@@ -92,13 +91,13 @@ impl Mailbox {
         was_empty
     }
 
-    /// Ignores poisoning: changes under the lock are complete even after a panic.
+    /// Poisoning is ignored, because changes under the lock are complete even after a panic.
     fn changes(&self) -> MutexGuard<'_, StreamChanges> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The changes of one update for each mailbox, by the address of the mailbox.
+/// The changes of one update, by the address of the mailbox that gets them.
 #[derive(Default)]
 struct Deliveries(HashMap<*const Mailbox, (Arc<Mailbox>, StreamChanges)>);
 
@@ -108,7 +107,7 @@ impl Deliveries {
         &mut self.0.entry(Arc::as_ptr(mailbox)).or_insert_with(empty).1
     }
 
-    /// Puts the changes into their mailboxes; returns how many streams this woke.
+    /// Puts the changes into their mailboxes. Returns how many streams this wakes.
     fn put_all(self, since: Instant) -> u64 {
         let deliveries = self.0.into_values();
         deliveries.map(|(mailbox, changes)| u64::from(mailbox.put(since, changes))).sum()
@@ -116,9 +115,9 @@ impl Deliveries {
 }
 
 impl Subscriptions {
-    /// Subscribes a stream to subjects, as far as the share of its namespace permits; the stream has `held`
-    /// subscriptions already. Returns how many were added. The caller must read the index after this call, so that no
-    /// change is missed.
+    /// Subscribes a stream to subjects, as far as the bounds of its namespace permit. The stream already has
+    /// `held` subscriptions. Returns how many were added. The caller must read the index after this call, so that
+    /// no change is missed.
     pub(crate) fn add<'a>(
         &self,
         mailbox: &Arc<Mailbox>,
@@ -173,7 +172,7 @@ impl Subscriptions {
         self.subscribed().trust.retain(|one| !Arc::ptr_eq(one, mailbox));
     }
 
-    /// Notifies the streams that subscribed to the trust bundle; returns how many of them it woke.
+    /// Notifies the streams that have subscribed to the trust bundle. Returns how many of them it wakes.
     pub(crate) fn publish_trust(&self, since: Instant) -> u64 {
         let all = self.subscribed();
         let changed = || StreamChanges { trust: true, ..StreamChanges::default() };
@@ -190,9 +189,9 @@ impl Subscriptions {
         self.subscribed().policies.contains_key(of)
     }
 
-    /// Notifies the subscribed streams of changes that were received at `since`; returns how many of them it woke. Each
-    /// stream gets all of its changes at once. Otherwise a stream that is woken by the first change would send only a
-    /// part of the update, and the rest with its next push.
+    /// Notifies the subscribed streams of changes that were received at `since`. Returns how many of them it
+    /// wakes. Each stream gets all of its changes at once. Otherwise a stream that is woken by the first change
+    /// would send only a part of the update, and the rest with its next push.
     pub(crate) fn publish(&self, changed: &ChangedNames, since: Instant) -> u64 {
         let mut deliveries = Deliveries::default();
         let all = self.subscribed();
@@ -209,14 +208,14 @@ impl Subscriptions {
         deliveries.put_all(since)
     }
 
-    /// Ignores poisoning: changes under the lock are complete even after a panic.
+    /// Poisoning is ignored, because changes under the lock are complete even after a panic.
     fn subscribed(&self) -> MutexGuard<'_, SubscriptionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SubscriptionTable {
-    /// Whether a namespace may add a subscription: it has fewer than are free.
+    /// Whether a namespace may add a subscription, which it may if it has fewer than are free.
     fn has_room(&self, namespace: &str) -> bool {
         let held = self.by_namespace.get(namespace).copied().unwrap_or_default();
         held < MAX_ALL.saturating_sub(self.count)
@@ -240,7 +239,7 @@ impl SubscriptionTable {
     }
 }
 
-/// Removes a mailbox; returns whether it was there.
+/// Removes a mailbox. Returns whether it was there.
 fn remove<K: Eq + Hash>(
     of: &mut HashMap<K, Vec<Arc<Mailbox>>>,
     key: &K,
@@ -296,7 +295,7 @@ mod tests {
         );
     }
 
-    /// Each stream subscribes to more than its namespace may have.
+    /// Each stream subscribes to more subjects than its namespace may have.
     #[test]
     fn a_namespace_that_takes_all_subscriptions_leaves_as_many_to_others() {
         let subscriptions = Subscriptions::default();
@@ -312,7 +311,7 @@ mod tests {
         assert_eq!(second, MAX_ALL / 4);
         let wanted = [subject("shop/a"), subject("shop/b")];
         assert_eq!(subscriptions.add(&small, ("shop", 0), wanted.iter()), 2);
-        // A stream of a namespace that has used up its share still gets what a usual workload needs.
+        // Even if the share of its namespace is used up, a stream still gets what a usual workload needs.
         assert_eq!(subscriptions.add(&last, ("one", 0), all()), OF_EACH);
         assert_eq!(subscriptions.count() as usize, first + second + 2 + OF_EACH);
         assert_eq!(subscriptions.publish(&changed("shop/b"), Instant::now()), 1);
@@ -354,7 +353,7 @@ mod tests {
                 }
                 publishing.store(false, std::sync::atomic::Ordering::Release);
             });
-            // This stream reads its mailbox all the time.
+            // This stream keeps reading its mailbox.
             let mut looks = 0;
             while publishing.load(std::sync::atomic::Ordering::Acquire) || looks == 0 {
                 let changes = mailbox.take();

@@ -1,4 +1,5 @@
-//! TLS of the control plane: its own certificate, which is renewed in place, and the check of clients' certificates.
+//! TLS of the control plane: its own certificate, which is renewed without a restart, and the verification of
+//! clients' certificates.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,9 +19,9 @@ mod clients;
 
 use clients::ClientVerifier;
 
-/// Share of the certificate's life after which it is renewed, in percent.
+/// The share of the certificate's lifetime after which it is renewed, in percent.
 const RENEW_AT: u32 = 70;
-/// Pause after a failed renewal. The present certificate is still valid for 30 % of its life.
+/// The pause after a failed renewal. The present certificate is still valid for 30 % of its lifetime.
 const RENEW_PAUSE: Duration = Duration::from_secs(5);
 
 /// Why the server's TLS cannot be set up.
@@ -29,7 +30,7 @@ pub enum TlsError {
     /// The authority could not sign.
     #[error("cannot issue the control plane's own certificate")]
     Issue(#[from] IssueError),
-    /// The authority's certificate, or one that it has signed, is not usable.
+    /// The authority's certificate, or one that it has signed, cannot be used.
     #[error("the authority's certificate is not usable")]
     Certificate(#[from] rustls::Error),
     /// The verifier of clients' certificates cannot be built.
@@ -40,16 +41,16 @@ pub enum TlsError {
 /// The control plane's own certificate, which is renewed before it expires.
 pub struct ServerCredentials {
     authority: Arc<Authority>,
-    /// The changes of the authority since the first certificate was made.
+    /// A receiver of the changes of the authority since the first certificate was issued.
     changes: watch::Receiver<Arc<AuthorityTrust>>,
     lifetime: Duration,
-    /// The DNS names in the certificate. Without any, it has the control plane's identity.
+    /// The DNS names in the certificate. If there are none, the certificate has the control plane's identity.
     names: Vec<String>,
     current: RwLock<(Arc<CertifiedKey>, SystemTime)>,
 }
 
 impl ServerCredentials {
-    /// A certificate with the control plane's identity.
+    /// Issues a certificate with the control plane's identity.
     ///
     /// # Errors
     /// [`TlsError::Issue`] if the authority cannot sign.
@@ -57,7 +58,7 @@ impl ServerCredentials {
         Self::with_names(authority, lifetime, Vec::new())
     }
 
-    /// A certificate with DNS names, for clients that verify the server by name and have no identity.
+    /// Issues a certificate with DNS names, for clients that verify the server by its name and have no identity.
     ///
     /// # Errors
     /// [`TlsError::Issue`] if the authority cannot sign.
@@ -79,8 +80,8 @@ impl ServerCredentials {
         Ok(Self { authority, changes, lifetime, names, current })
     }
 
-    /// Renews the certificate at 70 % of its life and whenever the authority changes. Never returns. New handshakes use
-    /// the new certificate.
+    /// Renews the certificate at 70 % of its lifetime, and whenever the authority changes. Never returns. New
+    /// handshakes use the new certificate.
     pub async fn keep_fresh(&self) {
         let mut changes = self.changes.clone();
         loop {
@@ -88,7 +89,7 @@ impl ServerCredentials {
             let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
             tokio::select! {
                 () = tokio::time::sleep(left * RENEW_AT / 100) => {}
-                // `self.authority` keeps the sender alive.
+                // This cannot fail, because `self.authority` holds the sender.
                 _ = changes.changed() => {}
             }
             match issue(&self.authority, self.lifetime, &self.names) {
@@ -104,7 +105,7 @@ impl ServerCredentials {
         }
     }
 
-    /// TLS 1.3 and HTTP/1.1; clients need no certificate.
+    /// TLS 1.3 and HTTP/1.1, for clients without a certificate.
     ///
     /// # Errors
     /// [`TlsError::Certificate`] if TLS 1.3 is not available.
@@ -119,8 +120,8 @@ impl ServerCredentials {
         Ok(config)
     }
 
-    /// TLS 1.3 and HTTP/2. Clients have a certificate of the trust bundle, or none. Sessions cannot be resumed, so
-    /// every connection shows a certificate that is valid now.
+    /// TLS 1.3 and HTTP/2. Clients show a certificate that a root of the trust bundle has signed, or none.
+    /// Sessions cannot be resumed, so that the certificate is verified again with every connection.
     pub(crate) fn server_config(self: &Arc<Self>) -> Result<ServerConfig, TlsError> {
         let verifier = ClientVerifier::new(Arc::clone(&self.authority))?;
         let mut config = ServerConfig::builder_with_provider(provider())
@@ -141,7 +142,7 @@ impl ResolvesServerCert for ServerCredentials {
 }
 
 impl fmt::Debug for ServerCredentials {
-    /// The key is not printed.
+    /// Leaves out the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("lifetime", &self.lifetime).finish_non_exhaustive()
     }

@@ -1,12 +1,12 @@
-//! The trust bundle that is sent to proxies, and which bundle each proxy reports to use.
+//! Publishes the trust bundle to proxies, and records which bundle each proxy reports to use.
 //!
 //! ```text
-//!  Authority ──► State::trust ──► every stream: TrustBundle ──► the proxy puts it into use
+//!  Authority ──► PlaneState::trust ──► every stream: TrustBundle ──► the proxy uses it
 //!                                                                  │
 //!  a rotation's next phase ◄── TrustTable ◄── TrustInUse (hash) ◄──┘
 //! ```
-//! A record lasts as long as its stream. If the proxy is not up to date, the record is kept for [`DEPARTED`] longer, so
-//! that a proxy that reconnects is not overlooked meanwhile.
+//! A record lasts as long as its stream. If the proxy does not use the newest bundle, the record is kept for
+//! [`DEPARTED`] longer, so that a proxy that is reconnecting still counts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,31 +21,32 @@ use tokio::time::Instant;
 use crate::encodings::version_of;
 use crate::state::PlaneState;
 
-/// How long a proxy still counts whose stream ended before it used the wanted bundle. A proxy that has lost its stream
-/// reconnects within a third of this time.
+/// How long a proxy still counts after its stream has ended, if it did not use the wanted bundle. A proxy that has
+/// lost its stream reconnects within a third of this time.
 pub const DEPARTED: Duration = Duration::from_secs(20);
 
-/// Proxies accept at least as many roots as the authority may have.
+/// Proxies must accept at least as many roots as the authority may have.
 const _: () = assert!(leno_identity::MAX_ROOTS <= leno_wire::trust::MAX_ROOTS);
 
-/// Most records of proxies without a stream: as many as there may be streams. For one more the oldest is dropped.
+/// Most records of proxies without a stream, which is as many as there may be streams. When there would be more,
+/// the oldest is dropped.
 const MAX_DEPARTED: usize = crate::MAX_STREAMS;
 
-/// What a proxy uses for its handshakes.
+/// The bundle and the certificate that a proxy uses for its handshakes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustInUse {
-    /// The hash of the roots that it verifies peers with.
+    /// The hash of the roots with which it verifies peers.
     pub bundle: String,
-    /// The key that has signed its certificate.
+    /// The identifier of the key that has signed its certificate.
     pub issuer: String,
 }
 
 /// A proxy, and the trust bundle that it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyTrust {
-    /// Its workload.
+    /// The instance that the proxy serves.
     pub instance: InstanceName,
-    /// Its last report. `None` before the first one, and forever if the proxy is of an earlier release.
+    /// Its last report; `None` before the first one. A proxy of an earlier release never reports.
     pub in_use: Option<TrustInUse>,
     /// Whether its stream is open.
     pub connected: bool,
@@ -59,19 +60,19 @@ pub(crate) struct PublishedTrust {
     in_use: TrustInUse,
 }
 
-/// The reports of all proxies of this control plane.
+/// The reports of all proxies that are connected to this control plane.
 #[derive(Debug, Default)]
 pub(crate) struct TrustTable(Mutex<Records>);
 
 #[derive(Debug, Default)]
 struct Records {
     next: u64,
-    /// By stream: a proxy that reconnects has two for a moment.
+    /// The reports by stream. A proxy that reconnects has two streams for a moment.
     open: BTreeMap<u64, (InstanceName, Option<TrustInUse>)>,
     departed: HashMap<InstanceName, (Option<TrustInUse>, Instant)>,
 }
 
-/// The record of one stream; dropping it ends the record.
+/// The record of one stream. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct TrustRecord {
     state: Arc<PlaneState>,
@@ -114,7 +115,7 @@ impl PlaneState {
         }
     }
 
-    /// Publishes the bundle that the authority has now. From here on [`wanted_trust`](Self::wanted_trust) returns it.
+    /// Publishes the authority's present bundle. From now on [`wanted_trust`](Self::wanted_trust) returns it.
     pub fn publish_trust(&self, authority: &Authority) {
         let next = PublishedTrust::new(authority.trust_domain().as_str(), &authority.trust());
         let mut published = self.trust.write().unwrap_or_else(PoisonError::into_inner);
@@ -123,8 +124,8 @@ impl PlaneState {
         }
         let roots = authority.trust().bundle_der().len();
         if roots > leno_identity::MAX_ROOTS {
-            // Another replica has begun a rotation before it had the roots of another authority, which this replica
-            // has. It waits until this one agrees.
+            // This happens if another replica has begun a rotation before it had the roots of an additional
+            // authority, which this replica already has. The rotation waits until this replica publishes its bundle.
             tracing::error!(
                 roots,
                 "the last trust bundle stays: proxies would refuse the next one"
@@ -142,13 +143,14 @@ impl PlaneState {
         self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The bundle that proxies should use now; `None` before one was published.
+    /// The bundle that proxies should use; `None` before one was published.
     #[must_use]
     pub fn wanted_trust(&self) -> Option<TrustInUse> {
         self.published_trust().map(|published| published.in_use)
     }
 
-    /// The proxies that are connected here, and those that have left recently without using the wanted bundle.
+    /// The proxies that are connected here, and those that have recently disconnected without using the wanted
+    /// bundle.
     #[must_use]
     pub fn proxies(&self) -> Vec<ProxyTrust> {
         self.trusting.proxies(self.wanted_trust().as_ref())
@@ -166,7 +168,7 @@ impl TrustTable {
         let mut records = self.records();
         let number = records.next;
         records.next += 1;
-        // The last report of a proxy is valid until it sends another one.
+        // The last report of a proxy is valid until the proxy sends another one.
         let known = records.departed.remove(instance).and_then(|(in_use, _)| in_use);
         records.open.insert(number, (instance.clone(), known));
         number
@@ -197,7 +199,7 @@ impl TrustTable {
             now.duration_since(*left) < DEPARTED && in_use.as_ref() != wanted
         });
         let away = away.map(|(instance, (in_use, _))| (instance, in_use, false));
-        // If a proxy has two streams, the later one, which has the higher number, counts.
+        // If a proxy has two streams, the later one counts, which has the higher number.
         let open = records.open.values().map(|(instance, in_use)| (instance, in_use, true));
         let latest: BTreeMap<_, _> = away
             .chain(open)
@@ -210,7 +212,7 @@ impl TrustTable {
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
-        // Ignores poisoning: entries are inserted and removed as a whole.
+        // Poisoning is ignored, because entries are inserted and removed as a whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -219,14 +221,14 @@ impl TrustRecord {
     /// Stores a report of the proxy.
     pub(crate) fn report(&self, reported: proto::TrustInUse) {
         let proto::TrustInUse { mut bundle, mut issuer } = reported;
-        // Valid hashes and identifiers are shorter, so a truncated value matches neither.
+        // Valid hashes and identifiers are shorter, so a truncated value never equals one.
         bundle.truncate(bundle.floor_char_boundary(MAX_REPORTED));
         issuer.truncate(issuer.floor_char_boundary(MAX_REPORTED));
         self.state.trusting.report(self.number, TrustInUse { bundle, issuer });
     }
 }
 
-/// Longest part of a report that is kept, in bytes.
+/// Most bytes of each reported value that are kept.
 const MAX_REPORTED: usize = 128;
 
 impl Drop for TrustRecord {

@@ -1,8 +1,8 @@
-//! Workloads whose proxies lack a feature that their policies require.
+//! Records workloads whose proxies lack a feature that their policies require.
 //!
-//! A proxy lists its features in its first request (`Node.features`). A proxy of an earlier release continues to serve
-//! without the policies that it does not know. This module records what it does not enforce, for as long as its stream
-//! lives.
+//! A proxy lists its features in its first request (`Node.features`). A proxy of an earlier release still serves,
+//! without the policies that it does not support. This module records which policies that are, as long as the
+//! proxy's stream is open.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use leno_types::InstanceName;
 
 use crate::metrics::{GaugeGuard, Metrics};
 
-/// At most this many policies of a workload, and workloads of a policy, are named; the others are only counted.
+/// How many policies of a workload, and workloads of a policy, are named at most. Others are only counted.
 const NAMED: usize = 8;
 
 /// The policies that the proxy of a workload does not enforce.
@@ -30,14 +30,14 @@ pub struct UnenforcedPolicies {
 /// The workloads whose proxies do not enforce one policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnenforcingWorkloads {
-    /// The first of them by name, at most eight.
+    /// The first of these workloads by name, at most eight.
     pub workloads: Vec<InstanceName>,
-    /// How many there are.
+    /// How many workloads there are.
     pub count: usize,
 }
 
-/// The records, by stream. A proxy that reconnects has two streams for a moment. There are at most as many records as
-/// streams.
+/// The records by stream. A proxy that reconnects has two streams for a moment. There are at most as many records
+/// as streams.
 #[derive(Debug, Default)]
 pub(crate) struct UnenforcedIndex(Mutex<Records>);
 
@@ -55,7 +55,7 @@ struct Unenforced {
     policies: Vec<String>,
 }
 
-/// A record; dropping it ends the record.
+/// A record. Dropping this ends it.
 pub(crate) struct UnenforcedRecord {
     index: Arc<UnenforcedIndex>,
     number: u64,
@@ -107,19 +107,19 @@ impl UnenforcedIndex {
         policies
     }
 
-    /// The latest record of each workload and feature, by workload.
+    /// The latest record for each workload and feature, sorted by workload.
     fn latest(&self) -> Vec<Arc<Unenforced>> {
         let records = self.records();
         let by_workload =
             |one: &Arc<Unenforced>| ((one.instance.clone(), one.feature), one.clone());
-        // If a workload has two streams, the later one, which has the higher number, counts.
+        // If a workload has two streams, the later one counts, which has the higher number.
         let latest: BTreeMap<_, _> = records.by_number.values().map(by_workload).collect();
         drop(records);
         latest.into_values().collect()
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
-        // Ignores poisoning: entries are inserted and removed as a whole.
+        // Poisoning is ignored, because entries are inserted and removed as a whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! Collects issuers of tokens whose keys proxies do not have, until the keys are fetched again.
+//! Collects token issuers for which proxies have reported unknown keys, so that the issuers' keys are fetched
+//! again.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::state::PlaneState;
 
-/// Most issuers in the queue. An issuer that does not fit is reported again by the proxy.
+/// Most issuers that wait. If there is no room for an issuer, the proxy will report it again.
 const MAX_ISSUERS: usize = 256;
 
 /// The issuers that proxies have reported.
@@ -20,7 +21,7 @@ pub(crate) struct UnknownKeys {
 
 impl UnknownKeys {
     fn add(&self, issuer: String) {
-        // Ignores poisoning: an insertion is complete or did not happen.
+        // Poisoning is ignored, because an insertion is complete or did not happen.
         let mut issuers = self.issuers.lock().unwrap_or_else(PoisonError::into_inner);
         if issuers.len() < MAX_ISSUERS && issuers.insert(issuer) {
             self.arrived.notify_one();
@@ -33,8 +34,8 @@ impl UnknownKeys {
 }
 
 impl PlaneState {
-    /// Handles a proxy's report. An issuer counts only if a policy of the proxy's own workload names it, so that a
-    /// proxy cannot have keys fetched for policies of other workloads.
+    /// Handles a proxy's report. An issuer only counts if a policy of the proxy's own workload names it. Otherwise
+    /// a proxy could cause fetches of keys for policies of other workloads.
     pub(crate) fn report_unknown_keys(&self, instance: &InstanceName, issuers: Vec<String>) {
         let Some(policy) = self.server_policy(instance).filter(|_| !issuers.is_empty()) else {
             return;
@@ -51,7 +52,8 @@ impl PlaneState {
         }
     }
 
-    /// Waits until proxies report tokens with unknown keys, and returns the issuers. Cancelling it loses none.
+    /// Waits until proxies report tokens with unknown keys, and returns the issuers. Cancel safe: no report is
+    /// lost if the future is dropped.
     pub async fn unknown_keys(&self) -> BTreeSet<String> {
         loop {
             let issuers = self.unknown_keys.take();

@@ -1,13 +1,13 @@
-//! The SPIFFE Workload API, through which applications of `leno up` get certificates of their own.
+//! The SPIFFE Workload API, through which applications of `leno up` get their own certificates.
 //!
 //! ```text
-//!  application ── Unix socket ──► CgroupAttestor: which instance ──► State: its identity
+//!  application ── Unix socket ──► CgroupAttestor: which instance ──► PlaneState: its identity
 //!      ▲                                                                │
 //!      └──── certificate, key, bundle ◄── Authority ◄───────────────────┘
 //!      └──── again at 70 % of its life, and when the authority or the identity changes
 //! ```
 //!
-//! A stream ends with its client, or when its instance no longer has an identity.
+//! A stream ends when its client disconnects, or when its instance no longer has an identity.
 
 mod attest;
 mod connections;
@@ -36,10 +36,10 @@ use crate::state::PlaneState;
 pub use attest::CgroupAttestor;
 use connections::CallingInstance;
 
-/// When certificates are renewed, in percent of their life.
+/// When certificates are renewed, in percent of their lifetime.
 const RENEW_AT: u32 = 70;
 
-/// A listening server of the Workload API. [`WorkloadApi::run`] serves.
+/// A server of the Workload API that listens. [`WorkloadApi::run`] serves.
 #[derive(Debug)]
 pub struct WorkloadApi {
     listener: UnixListener,
@@ -48,7 +48,7 @@ pub struct WorkloadApi {
     issuer: WorkloadIssuer,
 }
 
-/// What is needed to issue certificates.
+/// The parts that are needed to issue certificates.
 #[derive(Clone, Debug)]
 struct WorkloadIssuer {
     authority: Arc<Authority>,
@@ -57,10 +57,10 @@ struct WorkloadIssuer {
 }
 
 impl WorkloadApi {
-    /// Listens on a Unix socket, and replaces that of an earlier process. All users may connect.
+    /// Listens on a Unix socket, and replaces the socket of an earlier process. All users may connect.
     ///
     /// # Errors
-    /// The socket cannot be created.
+    /// If the socket cannot be created.
     pub fn bind(
         path: &Path,
         attestor: CgroupAttestor,
@@ -99,7 +99,7 @@ impl WorkloadApi {
             );
         tokio::select! {
             ended = server => ended.map_err(ServeError::Ended),
-            // If the sender was dropped, the process is ending, too.
+            // If the sender was dropped, the process is ending.
             _ = stop.wait_for(|stop| *stop) => Ok(()),
         }
     }
@@ -123,7 +123,7 @@ impl AnswerSource for WorkloadIssuer {
     }
 }
 
-/// The instance that sent the call.
+/// The instance whose process has made the call.
 fn caller(of: &Extensions) -> Result<InstanceName, Status> {
     let caller = of
         .get::<CallingInstance>()
@@ -136,7 +136,7 @@ fn caller(of: &Extensions) -> Result<InstanceName, Status> {
 }
 
 impl WorkloadIssuer {
-    /// Sends an answer, and another one whenever the answer has changed or its certificate must be renewed.
+    /// Sends an answer, and another one whenever the answer changes or its certificate must be renewed.
     async fn follow<T, F>(
         self,
         instance: InstanceName,
@@ -168,7 +168,7 @@ impl WorkloadIssuer {
             }
             tokio::select! {
                 () = after(due) => {}
-                // `self.authority` keeps the sender alive.
+                // This cannot fail, because `self.authority` holds the sender.
                 _ = trust.changed() => {}
                 () = self.changed(&instance, identity.as_ref()) => {}
                 () = responses.closed() => return,
@@ -192,7 +192,7 @@ impl WorkloadIssuer {
     ) -> Result<(X509svidResponse, Option<Duration>), Status> {
         let (authority, lifetime, of) =
             (Arc::clone(&self.authority), self.lifetime, identity.clone());
-        // Signing needs a processor for a while, so it runs as a blocking task.
+        // A blocking task, because signing uses a processor for a while.
         let made =
             tokio::task::spawn_blocking(move || authority.workload_certificate(&of, lifetime));
         let ended = |_| Status::unavailable("the control plane is ending");

@@ -1,12 +1,12 @@
-//! The changes between two states.
+//! Computes the changes between two states.
 
 use std::collections::BTreeMap;
 
 use leno_index::ObjectChange;
 use leno_resources::{Object, ObjectKey};
 
-/// The changes that turn `old` into `new`: first deletions, then new and modified objects, each
-/// ordered by key. No two objects of one state have the same key.
+/// The changes that turn `old` into `new`: first deletions, then new and modified objects, each ordered by key.
+/// Each state must have at most one object for a key.
 #[must_use]
 pub fn diff(old: &[Object], new: &[Object]) -> Vec<ObjectChange> {
     let (old, new) = (by_key(old), by_key(new));

@@ -1,4 +1,4 @@
-//! Objects from YAML files and directories.
+//! Reads objects from YAML files and directories, and follows edits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use watch::Watch;
 pub const DEBOUNCE: Duration = Duration::from_millis(50);
 /// The longest wait for files to settle: files that change all the time are still read this often.
 const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
-/// A good bound for the channel of updates. While it is full, further edits are merged into one
-/// later update.
+/// A good bound for the channel of updates. While the channel is full, further edits are merged into one later
+/// update.
 pub const UPDATES: usize = 4;
 
-/// Watches files and directories; every edit becomes one [`SourceUpdate`].
+/// Watches files and directories. Every edit becomes one [`SourceUpdate`].
 ///
 /// To prevent a half-written file from being read, write it under another name and rename it into
 /// place. A file that stays half-written for longer than [`DEBOUNCE`] is read in that state.
@@ -43,7 +43,7 @@ pub struct FilesSource {
 /// Reads the objects of files and directories, and of standard input (`-`), once.
 ///
 /// # Errors
-/// All problems of all files; no object may be used then.
+/// All problems of all files. No objects are returned then.
 pub fn read_once<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Object>, Vec<Problem>> {
     let Documents { objects, ignored, .. } = load(paths)?;
     warn(&ignored);
@@ -55,7 +55,7 @@ impl FilesSource {
     /// its parent directory exists.
     ///
     /// # Errors
-    /// A directory cannot be watched, or the paths include standard input.
+    /// If a directory cannot be watched, or the paths include standard input.
     pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<Self, OpenError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let changed = Arc::new(Notify::new());
@@ -64,13 +64,13 @@ impl FilesSource {
         Ok(Self { paths, watch, changed, accepted: AcceptedState::default(), ignored: Vec::new() })
     }
 
-    /// Reads all files, and again after every edit. The first update is always sent. Ends when the
+    /// Reads all files, and reads them again after every edit. The first update is always sent. Ends when the
     /// receiver is dropped.
     pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         loop {
             let read = move || {
-                // A replaced directory is a new inode: watch it before reading it, to miss no
-                // change.
+                // A directory that was replaced is a new inode. It must be watched before it is read, so that no
+                // change is missed.
                 self.watch.renew();
                 let update = self.read();
                 (self, update)
@@ -104,7 +104,7 @@ impl FilesSource {
     }
 }
 
-/// Waits for a change, then until files have settled.
+/// Waits for a change, and then until the files have not changed for a while.
 async fn settled(changed: &Notify) {
     changed.notified().await;
     let latest = Instant::now() + MAX_DEBOUNCE;

@@ -1,4 +1,4 @@
-//! Objects from a Kubernetes API server.
+//! Reads and follows objects from a Kubernetes API server.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -31,21 +31,21 @@ use collector::Collector;
 use reduced::ReducedObject;
 use watch::{KindEvent, KindEvents};
 
-/// Events between the watches and the collector; while the queue is full, further ones wait in the
-/// API server.
+/// Most events between the watches and the collector. While the queue is full, further events wait in the API
+/// server.
 const EVENTS: usize = 1024;
-/// How long no event must arrive before the events so far become one update. Events of a pod and of its slice
-/// arrive close together.
+/// How long no event must arrive before the collected events become one update. The events of a pod and of its
+/// slice arrive close together.
 const QUIET: Duration = Duration::from_millis(5);
-/// The longest wait for a pause between events. If objects change all the time, updates are still sent this often.
-/// A change then waits up to 50 ms for its turn on a stream (`leno-serve`). The goal is that 99 of 100 changes arrive
-/// within 100 ms.
+/// The longest wait for such a pause. Even if objects change all the time, updates are sent this often. After
+/// that, a change may wait up to 50 ms on a stream (`leno-serve`). The goal is that 99 of 100 changes arrive at
+/// proxies within 100 ms.
 const MAX_WAIT: Duration = Duration::from_millis(20);
-/// How often the log names the kinds that the first update still waits for.
+/// How often the log lists the kinds for which the first update still waits.
 const WAITING: Duration = Duration::from_secs(10);
 
-/// Watches the objects of a cluster. Needs the verbs `list` and `watch` on every kind that it
-/// watches: pods, and the kinds that [`leno_resources`] reads except static proxies.
+/// Watches the objects of a cluster. Needs the right to `list` and `watch` every kind that it follows: pods, and
+/// the kinds that [`leno_resources`] reads except static proxies.
 ///
 /// A pod becomes a [`leno_resources::Workload`] with itself as the only instance, so that the index
 /// has one kind of instance. The workload's name is `pod/` and the pod's name; no object of the
@@ -55,7 +55,7 @@ pub struct KubernetesSource {
     followed: Arc<WatchStates>,
 }
 
-/// The watched kinds, one watch each. Other tables are in the order of this list.
+/// The kinds that are watched, each by a separate watch. Other tables have the same order as this list.
 pub(crate) const WATCHED: [WatchedKind; 16] = [
     WatchedKind::Core(Kind::Namespace),
     WatchedKind::Core(Kind::Service),
@@ -80,7 +80,7 @@ pub(crate) const WATCHED: [WatchedKind; 16] = [
 pub(crate) enum WatchedKind {
     /// A kind that every cluster has.
     Core(Kind),
-    /// Pods, which become workloads.
+    /// Pods, which are converted to workloads.
     Pods,
     /// A kind that a cluster has while its CustomResourceDefinition is installed.
     Custom(Kind),
@@ -95,29 +95,29 @@ impl WatchedKind {
         }
     }
 
-    /// How many objects one page of a list has at most. Kinds with large objects have smaller
-    /// pages, because a whole page is held in memory. A `ConfigMap` may have 1 MiB.
+    /// How many objects one page of a list has at most. A whole page is held in memory, so kinds with large
+    /// objects have smaller pages. A `ConfigMap` may have 1 MiB.
     fn page(self) -> u32 {
         if self == Self::Core(Kind::ConfigMap) { 20 } else { 500 }
     }
 }
 
 impl KubernetesSource {
-    /// Watches the cluster of this client. Sends no request yet.
+    /// Creates a source for the cluster of this client, without sending a request.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, followed: Arc::default() }
     }
 
-    /// The state of the watches; also valid while the source runs.
+    /// The state of the watches. It stays up to date while the source runs.
     #[must_use]
     pub fn followed(&self) -> Arc<WatchStates> {
         Arc::clone(&self.followed)
     }
 
-    /// Sends all objects once all kinds have been listed, and afterwards every change. Objects of kinds with many
-    /// objects are sent early. A list or watch that fails is retried without end, and meanwhile the last good state
-    /// remains in effect. Ends when the receiver is dropped.
+    /// Sends all objects once all kinds have been listed, and afterwards every change. Objects of kinds that
+    /// usually have many are sent before that. A list or watch that fails is retried without end, and meanwhile
+    /// the last valid state stays in effect. Ends when the receiver is dropped.
     pub async fn run(self, updates: mpsc::Sender<SourceUpdate>) {
         let (sender, mut events) = mpsc::channel(EVENTS);
         for (nth, watched) in WATCHED.into_iter().enumerate() {
@@ -147,7 +147,7 @@ impl KubernetesSource {
             if !early.is_empty() && updates.send(SourceUpdate::Early(early)).await.is_err() {
                 return;
             }
-            // A route may have changed before it became invalid: that change is sent first.
+            // A route may have changed before it became invalid, so its change is sent first.
             if let Some(changes) = collector.changes() {
                 (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
                 if updates.send(SourceUpdate::Changes(changes)).await.is_err() {
@@ -166,19 +166,19 @@ impl KubernetesSource {
 /// Selects objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectScope {
-    /// Those of all namespaces.
+    /// The objects of all namespaces.
     All,
-    /// Those of one namespace.
+    /// The objects of one namespace.
     Namespace(String),
 }
 
-/// An operation on all objects of one kind.
+/// An operation on all objects of one kind, whose Rust type differs between kinds.
 pub(crate) trait KindOperation: Sized {
     /// Its result.
     type Output;
 
-    /// Runs the operation on the first of the kind's versions that the cluster has. `make` converts
-    /// an object of the cluster into one of the mesh.
+    /// Runs the operation for the first version of the kind that the cluster has. `make` converts an object of the
+    /// cluster to an object of the mesh.
     fn run<K>(
         self,
         versions: Vec<Api<K>>,
@@ -197,7 +197,7 @@ impl WatchedKind {
         operation: V,
     ) -> V::Output {
         match self {
-            // Namespaces are cluster-scoped.
+            // Namespaces do not belong to a namespace.
             Self::Core(Kind::Namespace) => {
                 let make = |given| Ok(Object::Namespace(Box::new(given)));
                 operation.run(vec![Api::<Namespace>::all(client)], make).await
@@ -236,8 +236,7 @@ where
     }
 }
 
-/// Keeps only certificate authorities and keys of tokens from a `ConfigMap`. A `ConfigMap` without either counts as
-/// absent.
+/// Reduces a `ConfigMap` to its certificate authorities and keys of tokens. One that has neither counts as absent.
 fn config_map(mut object: ConfigMap) -> Result<Object, SkippedObject> {
     only_used(&mut object);
     let object = Object::ConfigMap(Box::new(object));
@@ -249,7 +248,7 @@ fn config_map(mut object: ConfigMap) -> Result<Object, SkippedObject> {
     }
 }
 
-/// Takes events until none arrives for a while.
+/// Collects events until none arrives for a while.
 async fn collect_until_quiet(
     collector: &mut Collector,
     events: &mut mpsc::Receiver<(usize, KindEvent)>,
@@ -263,16 +262,16 @@ async fn collect_until_quiet(
     }
 }
 
-/// Why an object of the cluster becomes no object of the mesh.
+/// Why an object of the cluster is not converted to an object of the mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SkippedObject {
     /// The mesh does not use it, for example a pod that has ended.
     Absent(ObjectKey),
-    /// It is invalid; its last good state stays in effect.
+    /// The object is invalid. Its last valid state stays in effect.
     Bad {
         key: ObjectKey,
         reason: String,
-        /// For a route or a policy: the object whose status is to report the mistake.
+        /// For a route or a policy: its names and targets, so that its status can report the mistake.
         outline: Option<Box<Object>>,
     },
 }

@@ -1,11 +1,11 @@
-//! Where the control plane's objects come from: files, or a Kubernetes API server.
+//! Reads the control plane's objects from files or from a Kubernetes API server, and follows their changes.
 //!
-//! A source sends its receiver [`SourceUpdate`]s over a bounded channel: the changes since the last good
-//! state, or why the newest state was refused, in which case the last good state stays in effect.
-//! [`FilesSource`] watches YAML files and directories; [`read_once`] reads them once.
-//! [`KubernetesSource`] watches a cluster; [`read`] reads it once.
+//! A source sends [`SourceUpdate`]s over a bounded channel. An update contains the changes since the last valid
+//! state, or the reason why the newest state was rejected; then the last valid state stays in effect.
+//! [`FilesSource`] watches YAML files and directories; [`read_once`] reads them once. [`KubernetesSource`] watches
+//! a cluster; [`read`] reads it once.
 //!
-//! The crate does not know what objects mean to the mesh; the index does.
+//! The index (`leno-index`) interprets the objects.
 //!
 //! ```text
 //! inotify -> wait until settled -> load, check -> diff to last good state -> Update -> index
@@ -31,23 +31,23 @@ use leno_resources::{Object, Problem};
 /// A message from a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceUpdate {
-    /// Objects of a first list that is not complete yet. Sent before the first [`Changes`](Self::Changes), until
-    /// which nothing is served. The receiver keeps what it needs of the objects, so that a source need not keep all
-    /// objects of a cluster.
+    /// Objects of a first list that is not complete yet. They are sent before the first
+    /// [`Changes`](Self::Changes), and nothing is served until then. The receiver stores what it needs of the
+    /// objects, so that the source need not keep all objects of a cluster in memory.
     Early(Vec<ObjectChange>),
-    /// The differences from the last good state, to be applied together. Empty if the first state has no objects,
-    /// or if a refused state was reverted to the good one.
+    /// The differences from the last valid state, which must be applied together. Empty if the first state has no
+    /// objects, or if an invalid edit was reverted.
     Changes(Vec<ObjectChange>),
-    /// The newest state as a whole is refused; the last good one stays in effect.
+    /// The newest state as a whole is invalid. The last valid state stays in effect.
     Refused(Vec<Problem>),
-    /// Invalid routes and policies of a cluster, each judged separately; their last good states stay in effect.
+    /// Invalid routes and policies of a cluster. Their last valid states stay in effect.
     Misread(Vec<MisreadObject>),
 }
 
 /// An invalid route or policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MisreadObject {
-    /// The object, reduced to what it attaches to and its status.
+    /// The object, with only its targets and its status.
     pub object: Object,
     /// Why it is invalid.
     pub reason: String,

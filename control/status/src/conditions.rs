@@ -1,16 +1,16 @@
-//! The conditions, and their reasons and messages.
+//! The types of conditions, and their reasons and messages.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// Whether the route attaches to the parent.
 pub const ACCEPTED: &str = "Accepted";
-/// Whether all references of the route lead to ports of services to which it may refer.
+/// Whether every reference of the route leads to an existing port of a service to which the route may refer.
 pub const RESOLVED: &str = "ResolvedRefs";
 
 /// Whether proxies receive the policy.
 pub const PROGRAMMED: &str = "Programmed";
 
-/// The route asks for something that Leno does not support.
+/// The route uses something that Leno does not support.
 pub(crate) const UNSUPPORTED: &str = "UnsupportedValue";
 
 /// What is wrong: one word for programs and a sentence for people. The words are those of the Gateway API
@@ -21,11 +21,11 @@ pub(crate) struct ConditionProblem {
     pub(crate) message: String,
 }
 
-/// The result for a condition: either it is true, perhaps with a message, or it is false because of a problem.
+/// The result for a condition: true, possibly with a message, or false because of a problem.
 pub(crate) type ConditionResult = Result<String, ConditionProblem>;
 
-/// A condition with this result. Its time of transition is now, unless the present condition has the same status
-/// already.
+/// A condition with this result. Its transition time is now, unless the present condition already has the same
+/// status.
 pub(crate) fn condition(
     kind: &'static str,
     found: ConditionResult,

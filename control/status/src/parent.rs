@@ -1,4 +1,4 @@
-//! Whether a route attaches to a parent.
+//! Determines whether a route attaches to a parent.
 
 use leno_index::Index;
 use leno_resources::gateway::ParentRef;
@@ -55,7 +55,7 @@ pub(crate) fn accepted(
     Ok(())
 }
 
-/// Whether a parent reference includes a port.
+/// Whether a parent reference covers a port.
 fn names(parent: &ParentRef, port: &ServicePort) -> bool {
     parent.port.is_none_or(|number| number == i32::from(port.port))
         && parent.section_name.as_deref().is_none_or(|name| name == &*port.name)

@@ -1,8 +1,8 @@
 //! The status of policies: `TrafficPolicy`, `RateLimitPolicy`, `AuthorizationPolicy`,
 //! `BackendTLSPolicy` (GEP-713).
 //!
-//! Each target has an entry among the ancestors, because a policy may be in effect for one target and not for
-//! another. Entries with a condition that is false come first, because `kubectl get` prints those.
+//! Each target has an entry among the ancestors, because a policy may be in effect for one target but not for
+//! another. Entries with a false condition come first, because `kubectl get` prints the first entry.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ mod tests;
 /// Most entries of a status (GEP-713).
 const MAX_ANCESTORS: usize = 16;
 
-/// The policy cannot be understood.
+/// The policy is invalid.
 const INVALID: &str = "Invalid";
 /// A target does not exist.
 const NOT_FOUND: &str = "TargetNotFound";
@@ -39,11 +39,11 @@ const CONFLICTED: &str = "Conflicted";
 const NO_CERTIFICATE: &str = "NoValidCACertificate";
 /// One of the authorities of a `BackendTLSPolicy` does not exist, or has no certificate (GEP-1897).
 const BAD_REFERENCE: &str = "InvalidCACertificateRef";
-/// The condition `Accepted` has the reason.
+/// The policy is not programmed because it is not accepted.
 const NOT_ACCEPTED: &str = "NotAccepted";
 /// No proxy exists that would apply the policy.
 const NO_PROXY: &str = "NoProxy";
-/// The route that the policy is attached to attaches to no Service.
+/// The policy's route attaches to no Service.
 const NOT_ATTACHED: &str = "RouteNotAttached";
 /// Policies of narrower targets take precedence everywhere.
 const OVERRIDDEN: &str = "Overridden";
@@ -61,7 +61,7 @@ struct Policy<'o> {
 }
 
 impl<'o> Policy<'o> {
-    /// Reads an object; `None` if it is no policy.
+    /// The policy in an object; `None` if the object is not a policy.
     fn new(object: &'o Object) -> Option<Self> {
         let (metadata, targets, said) = match object {
             Object::TrafficPolicy(policy) => {
@@ -104,8 +104,8 @@ impl<'o> Policy<'o> {
     }
 }
 
-/// The status of a policy that cannot be understood: it is not accepted, because of `reason`. `None` if the policy
-/// has this status already.
+/// The status of an invalid policy: it is not accepted, and the message is `reason`. `None` if the policy already
+/// has this status.
 #[must_use]
 pub fn refused_policy(object: &Object, reason: &str, now: &Time) -> Option<PolicyStatus> {
     let policy = Policy::new(object)?;
@@ -115,8 +115,8 @@ pub fn refused_policy(object: &Object, reason: &str, now: &Time) -> Option<Polic
     })
 }
 
-/// The status that a policy should have. `older` are the proxies that do not enforce it. `None` if it has this
-/// status already, and for objects that are no policies.
+/// The status that a policy should have. `older` are the proxies of earlier releases that do not enforce it.
+/// `None` if the policy already has this status, or if the object is not a policy.
 #[must_use]
 pub fn policy_status(
     index: &Index,
@@ -128,7 +128,7 @@ pub fn policy_status(
     merged(&policy, now, |target| {
         let mut found = found(index, &policy, target);
         if let Some(unenforced) = older.and_then(OlderProxies::found) {
-            // If nothing keeps all proxies from applying the policy, older proxies are reported.
+            // Older proxies are only reported if nothing else prevents proxies from applying the policy.
             for (_, programmed) in
                 found.iter_mut().filter(|(kind, one)| *kind == PROGRAMMED && one.is_ok())
             {
@@ -167,7 +167,7 @@ fn merged(
     let holds =
         |entry: &PolicyAncestorStatus| entry.conditions.iter().all(|one| one.status == "True");
     ours.sort_by_key(holds);
-    // Entries of other controllers keep their places, because their writers may rely on the order as well.
+    // Entries of other controllers keep their positions, because those controllers may rely on the order.
     let mut ours = ours.into_iter();
     let mut ancestors: Vec<PolicyAncestorStatus> = Vec::with_capacity(said.len());
     for entry in said {
@@ -192,7 +192,7 @@ fn own_namespace(namespace: &str) -> PolicyTarget {
     }
 }
 
-/// A target as an ancestor of the policy.
+/// A target in the form of an ancestor.
 fn ancestor(namespace: &str, target: &PolicyTarget) -> ParentRef {
     ParentRef {
         group: Some(target.group.clone()),
@@ -261,8 +261,8 @@ fn exists(
     Err(ConditionProblem { reason: NOT_FOUND, message })
 }
 
-/// Whether other traffic policies of the same target leave any part of this one in effect. For each part, the older
-/// policy takes precedence, then the first by name.
+/// Whether any part of this policy is in effect, given the other traffic policies of the same target. For each
+/// part, the older policy takes precedence, then the first by name.
 fn rivals(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionResult {
     let all = index.traffic_at(policy.namespace, target);
     let is_own = |traffic: &PolicySource| *traffic.name == *policy.name;
@@ -367,7 +367,7 @@ fn tls(
     let roots = own[0].external.as_deref().and_then(|one| one.tls.as_ref()).map(|tls| &tls.roots);
     if let Some(Roots::Missing(why)) = roots {
         // GEP-1897 defines this reason for policies without any usable authority. If there are several references,
-        // the index names the first one that cannot be used.
+        // the index only reports the first that cannot be used, so others may be usable.
         let several = written.spec.validation.ca_certificate_refs.iter().flatten().count() > 1;
         let accepted = if several { Ok(String::new()) } else { wrong(NO_CERTIFICATE, &**why) };
         let message = format!("{why}: nothing is sent to {}", target.name);

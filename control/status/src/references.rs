@@ -1,4 +1,4 @@
-//! Whether the references of a route lead somewhere.
+//! Determines whether the references of a route lead to existing services.
 
 use leno_index::Index;
 use leno_resources::gateway::{BackendObject, ParentRef};
@@ -8,18 +8,18 @@ use leno_types::routes::InvalidTarget;
 use crate::conditions::ConditionProblem;
 use crate::route::Route;
 
-/// How many references one message names. If there are more broken ones, the user can begin with these.
+/// How many broken references one message names. A user can begin with these.
 const NAMED: usize = 8;
 
-/// Whether all references lead to a port of a service, for one parent. The reason is that of the first reference
-/// that does not.
+/// Whether all references lead to a port of a service, for one parent. The reason of a failure is that of the
+/// first broken reference.
 pub(crate) fn resolved(
     index: &Index,
     route: &Route<'_>,
     parent: &ParentRef,
 ) -> Result<(), ConditionProblem> {
-    // If the parent is no service, an empty name stands for it, which no service has. Then only references within
-    // the route's own namespace need no grant.
+    // If the parent is not a service, an empty name stands for it, which no service has. Then only references
+    // within the route's own namespace need no grant.
     let parent = route
         .parent(parent)
         .unwrap_or_else(|| ServiceName { namespace: route.namespace.into(), name: "".into() });
@@ -50,7 +50,7 @@ fn reference(
     }
     let namespace = object.namespace.as_deref().unwrap_or(route.namespace);
     let to = ServiceName::new(namespace, &object.name).map_err(|_| InvalidTarget::NotFound)?;
-    // No service has a port 0. So a reference without a valid port fails, but an earlier problem is reported first.
+    // No service has port 0. So a reference without a valid port fails, but an earlier problem is reported first.
     let port = object.port.and_then(|port| u16::try_from(port).ok()).unwrap_or(0);
     index.refers((route.kind, route.namespace), parent, (&to, port))
 }

@@ -1,4 +1,4 @@
-//! The common parts of routes of all kinds, as written.
+//! The parts that routes of all kinds have in common.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::Object;
@@ -24,7 +24,7 @@ struct Rule<'o> {
 }
 
 impl<'o> Route<'o> {
-    /// Reads an object; `None` if it is no route.
+    /// The route in an object; `None` if the object is not a route.
     pub(crate) fn new(object: &'o Object) -> Option<Self> {
         let (kind, metadata, parents, said, rules) = match object {
             Object::HttpRoute(route) => {
@@ -61,7 +61,7 @@ impl<'o> Route<'o> {
         ServiceName::new(parent.namespace.as_deref().unwrap_or(self.namespace), &parent.name).ok()
     }
 
-    /// All targets of requests, with the path of the field that names each.
+    /// All targets of requests, each with the path of the field that names it.
     pub(crate) fn references(&self) -> Vec<(String, BackendObject)> {
         let mut found = Vec::new();
         for (nth, rule) in self.rules.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The whole status of a route: our entries beside those of other controllers.
+//! Computes the whole status of a route: this controller's entries, and those of other controllers.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use leno_index::Index;
@@ -20,11 +20,11 @@ pub const CONTROLLER: &str = "leno.dev/controller";
 
 /// Most entries of a status, a limit of the Gateway API's definitions.
 const MAX_PARENTS: usize = 32;
-/// Longest message, in characters. A condition may have 32 KiB, but people read only the beginning.
+/// Longest message, in characters. A condition may have 32 KiB, but people only read the beginning.
 pub(crate) const MESSAGE: usize = 1_024;
 
-/// The status of a route that cannot be understood, by the same rules as [`status`]: it is not accepted, with
-/// `reason` as its message.
+/// The status of an invalid route, by the same rules as [`status`]: it is not accepted, and `reason` is the
+/// message.
 #[must_use]
 pub fn refused(object: &Object, reason: &str, now: &Time) -> Option<RouteStatus> {
     let route = Route::new(object)?;
@@ -38,8 +38,8 @@ pub fn refused(object: &Object, reason: &str, now: &Time) -> Option<RouteStatus>
     })
 }
 
-/// The status that a route should have. `None` if it has this status already, if the route has no parent that Leno
-/// judges, or if the object is no route.
+/// The status that a route should have. `None` if it already has this status, if none of its parents concerns
+/// Leno, or if the object is not a route.
 ///
 /// Every parent that is a Service has one entry of this controller; entries for parents that the route
 /// no longer names are removed, and those of other controllers stay in their places.
@@ -55,7 +55,7 @@ pub fn status(index: &Index, object: &Object, now: &Time) -> Option<RouteStatus>
     })
 }
 
-/// The entries of other controllers, and our entry for each parent of the route.
+/// The entries of other controllers, and this controller's entry for each parent of the route.
 fn merged(
     route: &Route<'_>,
     judge: impl Fn(&ParentRef, &[Condition]) -> RouteParentStatus,
@@ -80,7 +80,7 @@ fn merged(
     (parents != said).then_some(RouteStatus { parents })
 }
 
-/// Our entry for one parent of a route.
+/// This controller's entry for one parent of a route.
 fn judged(
     route: &Route<'_>,
     parent: &ParentRef,

@@ -1,4 +1,4 @@
-//! The answers of the interface: the types of its JSON. `dashboard/web/src/api.ts` declares them as well.
+//! The types of the JSON in the interface's answers. `dashboard/web/src/api.ts` declares them as well.
 //!
 //! | path | answer | parameters |
 //! |---|---|---|
@@ -26,27 +26,27 @@ use crate::history::Mark;
 /// The present state of the mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overview {
-    /// Its name.
+    /// The name of the mesh.
     pub mesh: String,
     /// The time of the answer.
     pub now_ms: u64,
-    /// The begin of the history; `None` while there is none.
+    /// The beginning of the history; `None` while the history is empty.
     pub from_ms: Option<u64>,
-    /// Its end.
+    /// The end of the history; `None` while the history is empty.
     pub to_ms: Option<u64>,
     /// The time between two observations.
     pub step_ms: u64,
-    /// Memory used by the history; 0 for readers who may not see all namespaces.
+    /// Memory that the history uses, in bytes; 0 for readers who may not see all namespaces.
     pub history_bytes: u64,
-    /// Counts that were lost because there were too many workloads and edges; 0 for readers who may not see all
-    /// namespaces.
+    /// How many counts were lost because there were too many workloads and edges; 0 for readers who may not see
+    /// all namespaces.
     pub lost: u64,
     /// The state of the mesh at the last observation.
     #[serde(flatten)]
     pub state: MeshState,
 }
 
-/// What is known about the mesh besides the counters of its proxies.
+/// The state of the mesh that does not come from the counters of its proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshState {
     /// Whether the control plane runs.
@@ -57,7 +57,7 @@ pub struct MeshState {
     pub silent: Vec<String>,
     /// Instances that take no traffic, with the reason.
     pub unready: Vec<Unready>,
-    /// Instances that run and do not listen on a port that they declare.
+    /// Instances that run but do not listen on a port that they declare.
     pub deaf: Vec<Unready>,
     /// Proxies that were started again within the last day, the oldest first.
     #[serde(default)]
@@ -65,19 +65,20 @@ pub struct MeshState {
     /// Applications that ended unexpectedly within the last day, the oldest first.
     #[serde(default)]
     pub ended: Vec<Restart>,
-    /// Signs from instances and connections, within the last day.
+    /// Signs of trouble from instances and connections, within the last day.
     #[serde(default)]
     pub signs: Vec<Sign>,
-    /// Why the last edit of the documents was refused.
+    /// Why the last edit of the documents was refused; `None` if it was accepted.
     pub refused_edit: Option<String>,
 }
 
-/// Most entries of each list of a [`MeshState`]. A mesh in which more instances take no traffic is broken as a whole.
+/// Most entries of each list of a [`MeshState`]. If more instances take no traffic, the whole mesh is broken, and
+/// more entries would not help.
 pub(crate) const MAX_STATE: usize = 4_096;
 
 impl MeshState {
-    /// Shortens each list to its bound, by dropping entries of the namespace that has the most. Returns how many
-    /// entries were dropped.
+    /// Shortens each list to its maximum length, by dropping entries of the namespace that has the most. Returns
+    /// how many entries were dropped.
     pub(crate) fn bound(&mut self) -> usize {
         let mut dropped = 0;
         for list in [&mut self.unready, &mut self.deaf] {
@@ -96,11 +97,11 @@ impl MeshState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlPlane {
-    /// It runs.
+    /// The control plane runs.
     Running,
-    /// It does not run: proxies continue with their last configuration.
+    /// The control plane does not run. Proxies continue with their last configuration.
     Away,
-    /// No workload has a proxy.
+    /// No control plane is needed, because no workload has a proxy.
     #[default]
     NotNeeded,
 }
@@ -114,35 +115,35 @@ pub struct Unready {
     pub workload: String,
     /// Its name.
     pub instance: String,
-    /// Why, if that is known.
+    /// Why, if the reason is known; otherwise empty.
     pub reason: String,
-    /// The number of instances of the workload.
+    /// The number of instances that the workload has.
     pub of: u32,
-    /// Whether it is still being started.
+    /// Whether the instance is still being started.
     pub starting: bool,
 }
 
-/// One or more ends of an instance's process between two observations.
+/// One or more times that an instance's process ended between two observations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
     /// The namespace of its instance.
     pub namespace: String,
-    /// The workload of its instance.
+    /// The workload of the instance.
     pub workload: String,
-    /// Its instance.
+    /// The name of the instance.
     pub instance: String,
-    /// When they were observed, in milliseconds since 1970.
+    /// The time of the observation, in milliseconds since 1970.
     pub at_ms: u64,
-    /// How often it ended.
+    /// How many times the process ended.
     pub times: u32,
-    /// How the process ended the last time: `was ended by SIGKILL`.
+    /// How the process ended the last time, such as `was ended by SIGKILL`.
     pub ended: String,
 }
 
 /// Evidence about a workload that does not come from the counters of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sign {
-    /// Its kind.
+    /// The kind of evidence.
     pub kind: SignKind,
     /// The namespace of the workload.
     pub namespace: String,
@@ -150,13 +151,13 @@ pub struct Sign {
     pub workload: String,
     /// The instance, the other workload (`shop/db`), or the name that was looked up, depending on the kind.
     pub subject: String,
-    /// When it was last observed, in milliseconds since 1970.
+    /// When the evidence was last observed, in milliseconds since 1970.
     pub at_ms: u64,
     /// A description in one line.
     pub line: String,
 }
 
-/// The kinds of a [`Sign`], in the order of how likely they are the cause.
+/// The kinds of a [`Sign`]. The kind that is most likely the cause comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignKind {
@@ -168,7 +169,7 @@ pub enum SignKind {
     Throttled,
     /// The kernel retransmits many TCP segments, because they were lost.
     Lossy,
-    /// One instance fails or is slow, and the others are not.
+    /// One instance fails or is slow, but the other instances of its workload are not.
     Outlier,
 }
 
@@ -177,20 +178,20 @@ pub enum SignKind {
 pub struct Topology {
     /// The name of the mesh.
     pub mesh: String,
-    /// The begin of the window.
+    /// The beginning of the window.
     pub from_ms: u64,
-    /// Its end.
+    /// The end of the window.
     pub to_ms: u64,
-    /// How much of it was observed; rates are over this time.
+    /// How many seconds of the window were observed; rates refer to this time.
     pub observed_s: f64,
     /// The workloads, by namespace and name.
     pub workloads: Vec<Workload>,
     /// The edges, by client and server.
     pub edges: Vec<Edge>,
-    /// What is broken, the worst first.
+    /// What is broken; the most severe problem comes first.
     pub problems: Vec<Problem>,
-    /// How many workloads, edges and rules of routes did not fit into the history, at most at one time; 0 for readers
-    /// who may not see all namespaces.
+    /// How many workloads, edges and route rules did not fit into the history; the largest number at any time in
+    /// the window. 0 for readers who may not see all namespaces.
     #[serde(default)]
     pub left_out: u64,
 }
@@ -202,9 +203,9 @@ pub struct Workload {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// How many instances it had at the end.
+    /// How many instances it had at the end of the window.
     pub instances: u32,
-    /// How many of them took traffic.
+    /// How many of these instances took traffic.
     pub ready: u32,
     /// Whether it has proxies.
     pub meshed: bool,
@@ -216,37 +217,37 @@ pub struct Workload {
 /// A client and a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Edge {
-    /// The client's namespace, empty for clients without a proxy.
+    /// The client's namespace; empty for clients without a proxy.
     pub client_namespace: String,
     /// The client.
     pub client: String,
-    /// The server's namespace, empty outside of the mesh.
+    /// The server's namespace; empty for servers outside the mesh.
     pub server_namespace: String,
     /// The server.
     pub server: String,
-    /// The identity that the client proves, if all connections are mTLS.
+    /// The identity that the client proves; `None` unless all connections use mTLS.
     #[serde(default)]
     pub client_identity: Option<String>,
-    /// The identity that the server proves, if all connections are mTLS.
+    /// The identity that the server proves; `None` unless all connections use mTLS.
     #[serde(default)]
     pub server_identity: Option<String>,
-    /// Whether the connections between their proxies were mTLS.
+    /// Whether the connections between their proxies used mTLS.
     pub mtls: Mtls,
     /// The requests and connections between them.
     #[serde(flatten)]
     pub signals: Signals,
 }
 
-/// The rules of routes over a window of time.
+/// The route rules in a window of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Routes {
     /// The name of the mesh.
     pub mesh: String,
-    /// The begin of the window.
+    /// The beginning of the window.
     pub from_ms: u64,
-    /// Its end.
+    /// The end of the window.
     pub to_ms: u64,
-    /// How much of it was observed; rates are over this time.
+    /// How many seconds of the window were observed; rates refer to this time.
     pub observed_s: f64,
     /// The rules that requests followed, by service, route and rule.
     pub routes: Vec<Route>,
@@ -255,23 +256,23 @@ pub struct Routes {
     pub left_out: u64,
 }
 
-/// A service and one rule of one of its routes.
+/// A service and a rule of one of its routes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Route {
     /// The namespace of the service.
     pub namespace: String,
     /// The service that clients called.
     pub service: String,
-    /// The route, `HTTPRoute shop/cart`. Empty for requests that match no rule.
+    /// The route, such as `HTTPRoute shop/cart`. Empty for requests that match no rule.
     pub route: String,
     /// The name of the rule, or its index in the route. Empty for requests that match no rule.
     pub rule: String,
-    /// The requests that followed it.
+    /// The requests that followed the rule.
     #[serde(flatten)]
     pub signals: Signals,
 }
 
-/// How much of an edge's traffic was mTLS.
+/// How much of an edge's traffic used mTLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mtls {
@@ -279,20 +280,20 @@ pub enum Mtls {
     All,
     /// A part of it.
     Partly,
-    /// Nothing.
+    /// None of it.
     None,
 }
 
 /// Counts of requests and connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Signals {
-    /// The share of the answered requests that succeeded, 0 to 1; `None` if none was answered.
+    /// The share of answered requests that succeeded, from 0 to 1; `None` if no request was answered.
     pub success_rate: Option<f64>,
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
     /// Requests that failed, by their status or the `grpc-status` of their response.
     pub failed: u64,
-    /// Requests that the client cancelled before there was a response.
+    /// Requests that the client abandoned before a response began.
     pub given_up: u64,
     /// Requests that an authorization policy denied.
     pub denied: u64,
@@ -304,7 +305,7 @@ pub struct Signals {
     pub latency_ms: LatencyQuantiles,
     /// Opaque connections opened.
     pub tcp_opened: u64,
-    /// Opaque connections open at the end.
+    /// Opaque connections that are open at the end of the window.
     pub tcp_open: u64,
     /// Bytes of opaque connections from the client, per second.
     pub tcp_read_bytes_per_s: f64,
@@ -314,13 +315,13 @@ pub struct Signals {
     pub connect_failures: u64,
     /// Retries of requests and of connections.
     pub retries: u64,
-    /// Workers of the client's proxies that have ejected an endpoint of the server at the end.
+    /// How many workers of the client's proxies eject an endpoint of the server at the end of the window.
     pub ejected: u64,
     /// Failures that the mesh itself caused, the most frequent cause first.
     pub causes: Vec<Cause>,
 }
 
-/// A cause of `leno_errors_total` and its count.
+/// A cause of failures, as in the metric `leno_errors_total`, and its count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     /// Its name.
@@ -340,11 +341,11 @@ pub struct Problem {
     pub title: String,
     /// The evidence, one entry per line.
     pub evidence: Vec<String>,
-    /// When it began, if that is within the history.
+    /// When it began; `None` if it began before the history does.
     pub since_ms: Option<u64>,
-    /// What changed shortly before, the newest first: a hint, not a proof.
+    /// The changes shortly before it began, the newest first. They are a hint, not a proof.
     pub changes: Vec<Mark>,
-    /// The likely culprit, by the evidence: `the application of shop/cart`.
+    /// The likely culprit, judging by the evidence, such as `the application of shop/cart`.
     #[serde(default)]
     pub culprit: String,
     /// A command that shows more about it; empty if there is none.
@@ -358,7 +359,7 @@ pub struct Problem {
 pub enum Severity {
     /// Requests or connections fail, or a part of the mesh does not run.
     Bad,
-    /// It does not make anything fail yet.
+    /// Nothing fails because of it yet.
     Warning,
 }
 
@@ -368,7 +369,7 @@ pub enum Severity {
 pub enum ProblemSubject {
     /// The control plane.
     ControlPlane,
-    /// The documents.
+    /// The documents that describe the mesh.
     Documents,
     /// A workload.
     Workload {
@@ -392,45 +393,46 @@ pub enum ProblemSubject {
     Proxies,
 }
 
-/// A workload or an edge over time.
+/// The counts of a workload or an edge over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Points {
     /// The time between two points.
     pub step_ms: u64,
-    /// The points, in order; there is none for a span without an observation.
+    /// The points, in order. A span of time without an observation has no point.
     pub points: Vec<Point>,
 }
 
 /// The counts of one span of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Its end.
+    /// The end of the span, in milliseconds since 1970.
     pub at_ms: u64,
-    /// How much of it was observed, in seconds.
+    /// How much of the span was observed, in seconds.
     pub observed_s: f64,
-    /// For a workload: its instances that took traffic at the end of the span.
+    /// For a workload: how many of its instances took traffic at the end of the span.
     pub ready: Option<u32>,
-    /// What was counted.
+    /// The counts of the span.
     #[serde(flatten)]
     pub signals: Signals,
 }
 
-/// The requests to some workloads in a window, as counted for an error budget.
+/// The requests to some workloads in a window, as they count towards an error budget.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     /// How much of the window was observed, in seconds.
     pub observed_s: f64,
     /// Requests, without those that an authorization policy denied.
     pub requests: u64,
-    /// Requests that failed, or that the client cancelled before there was a response.
+    /// Requests that failed, or that the client abandoned before a response began.
     pub failed: u64,
-    /// Requests that took longer than the requested bound; 0 without a bound.
+    /// Requests that took longer than the requested limit; 0 without a limit.
     pub slow: u64,
-    /// The bound that was applied: the highest bound of a histogram bucket that does not exceed the requested one.
+    /// The limit that was applied, in milliseconds: the highest bound of a histogram bucket that is not above the
+    /// requested limit.
     pub in_time_ms: Option<f64>,
 }
 
-/// The changes of a span of time.
+/// The changes in a span of time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// The changes, in order.

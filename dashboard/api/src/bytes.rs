@@ -1,4 +1,4 @@
-//! Numbers of variable length (LEB128), the basic type of frames and files.
+//! Encodes numbers with a variable length (LEB128), which frames and files are made of.
 
 /// Appends a number.
 pub(crate) fn put(bytes: &mut Vec<u8>, mut number: u64) {
@@ -15,7 +15,7 @@ pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(text.as_bytes());
 }
 
-/// Reads values in the order in which they were appended. Each method returns `None` if the bytes are not valid.
+/// Reads values in the order in which they were appended. Each method returns `None` if the bytes are invalid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteReader<'a>(&'a [u8]);
 

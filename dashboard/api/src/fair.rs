@@ -1,9 +1,9 @@
-//! Chooses which entries of a full list are dropped, so that no namespace displaces the entries of others.
+//! Chooses the entries that are dropped from a full list, so that no namespace displaces the entries of others.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// The indexes of the entries to drop so that at most `most` are left. Each time, the oldest entry of the namespace
-/// with the most entries is dropped. `namespaces`: those of the entries, the oldest first.
+/// The indexes of the entries to drop so that at most `most` are left. Again and again, the oldest entry of the
+/// namespace with the most entries is chosen. `namespaces` contains the namespace of each entry, the oldest first.
 pub(crate) fn surplus<'a>(
     namespaces: impl Iterator<Item = &'a str>,
     most: usize,
@@ -26,7 +26,7 @@ pub(crate) fn surplus<'a>(
     dropped
 }
 
-/// Drops the surplus of a list beyond `most`, chosen by [`surplus`], and returns how many entries were dropped.
+/// Drops the entries of a list beyond `most`, which [`surplus`] chooses. Returns how many were dropped.
 pub(crate) fn keep_fairly<T>(
     list: &mut Vec<T>,
     most: usize,
@@ -35,7 +35,8 @@ pub(crate) fn keep_fairly<T>(
     keep_fairly_of(list, most, namespace).into_values().sum()
 }
 
-/// Like [`keep_fairly`], but counts the dropped entries by namespace, so that a reader can be told those of their own.
+/// Like [`keep_fairly`], but counts the dropped entries by namespace, so that readers can be told how many entries
+/// of their own namespaces were dropped.
 pub(crate) fn keep_fairly_of<T>(
     list: &mut Vec<T>,
     most: usize,

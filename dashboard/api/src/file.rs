@@ -1,5 +1,5 @@
-//! The history on disk, so that it survives a restart: a log of records, which is rewritten as a whole from time to
-//! time.
+//! Stores the history on disk, so that it survives a restart. The file is a log of records, and is rewritten as a
+//! whole from time to time.
 //!
 //! ```text
 //!  "leno history 1\n"  ( kind  length  payload  CRC-32 of kind, length and payload )*
@@ -23,14 +23,16 @@ const SUBJECT: u8 = b's';
 const CAUSE: u8 = b'c';
 const FRAME: u8 = b'f';
 const MARK: u8 = b'm';
-/// The `left_out` of the frame before it, if that is not 0.
+/// The kind of record with the `left_out` of the frame before it, if that is not 0.
 const LEFT_OUT: u8 = b'l';
 
-/// Longest file that is read: the largest history, and what may be appended to it before it is rewritten.
+/// Longest file that is read, in bytes: the largest history, and what may be appended to it before the file is
+/// rewritten.
 const MAX_FILE: u64 = 3 * MAX_BYTES as u64;
-/// The file is rewritten, without what is old, once it is this many times as long as the history.
+/// The file is rewritten, without old records, when it is this many times as long as the history.
 const SLACK: u64 = 2;
-/// It must also be this many bytes longer, so that a small file is not rewritten all the time.
+/// To be rewritten, the file must also be this many bytes longer than the history, so that a small file is not
+/// rewritten all the time.
 const MIN_SLACK: u64 = 1024 * 1024;
 
 /// The file of a history.
@@ -42,11 +44,11 @@ pub struct HistoryStore {
 }
 
 impl HistoryStore {
-    /// Opens the store at `path`, and reads its history. That is empty if there is no file, or if the file has another
-    /// version.
+    /// Opens the store at `path`, and reads its history. The history is empty if the file does not exist or has
+    /// another version.
     ///
     /// # Errors
-    /// When the file exists and cannot be read.
+    /// The file exists but cannot be read.
     pub fn open(path: PathBuf, now_ms: u64) -> io::Result<(Self, History)> {
         let bytes = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -64,10 +66,10 @@ impl HistoryStore {
         Ok((Self { path, file: None, length: 0 }, history))
     }
 
-    /// Appends what changed since the last call.
+    /// Appends everything that has changed since the last call.
     ///
     /// # Errors
-    /// When the file cannot be written. The next call then rewrites the whole history.
+    /// The file cannot be written. The next call then rewrites the whole history.
     pub fn save(&mut self, history: &mut History) -> io::Result<()> {
         let (changes, fresh) = history.take_changes();
         let whole = changes.all || self.length > SLACK * history.size() as u64 + MIN_SLACK;
@@ -162,7 +164,7 @@ fn sum(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// Reads the first record, and returns the bytes after it; `None` if the record is incomplete.
+/// Reads the first record, and returns the rest of the bytes; `None` if the record is incomplete.
 fn record<'a>(history: &mut History, bytes: &'a [u8]) -> Option<&'a [u8]> {
     let (kind, rest) = bytes.split_first()?;
     let mut reader = ByteReader::new(rest);
@@ -183,7 +185,7 @@ fn record<'a>(history: &mut History, bytes: &'a [u8]) -> Option<&'a [u8]> {
         }
         LEFT_OUT => history.restore_left_out(ByteReader::new(payload).number()?),
         MARK => history.mark(serde_json::from_slice(payload).ok()?),
-        // A record of a newer version.
+        // A record of a kind that only newer versions know.
         _ => {}
     }
     Some(after)

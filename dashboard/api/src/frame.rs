@@ -1,7 +1,7 @@
 //! The compressed counts of all workloads and edges of a mesh in one span of time.
 //!
-//! Frames are organised by time and not by series: one frame is one moment of the whole mesh. So memory is the sum of
-//! the frames, and thousands of similar tallies compress well.
+//! Frames are organised by time, not by series: a frame contains one span of time of the whole mesh. So the memory
+//! of the history is the sum of its frames, and thousands of similar tallies compress well.
 
 use std::io::{Read as _, Write as _};
 
@@ -12,23 +12,23 @@ use flate2::write::DeflateEncoder;
 use crate::bytes::{ByteReader, put};
 use crate::tally::Tally;
 
-/// Largest frame after decompression: 20,480 series of 800 bytes. This program writes no larger one.
+/// Largest frame after decompression, in bytes: 20,480 series of 800 bytes. This program writes no larger frame.
 const MAX_UNPACKED: u64 = 16 * 1024 * 1024;
 
 /// The counts of one span of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Its end, in milliseconds since 1970.
+    /// The end of the span, in milliseconds since 1970.
     pub(crate) end_ms: u64,
-    /// How much of the time before its end was observed.
+    /// How many milliseconds before the end were observed.
     pub(crate) millis: u64,
-    /// How many workloads, edges and rules of routes did not fit, at most at one time.
+    /// How many workloads, edges and route rules did not fit; the largest number at any time in the span.
     pub(crate) left_out: u64,
     packed: Box<[u8]>,
 }
 
 impl Frame {
-    /// Compresses tallies, which must be sorted by the number of their series.
+    /// Compresses tallies. They must be sorted by the numbers of their series.
     pub(crate) fn pack<'a>(
         end_ms: u64,
         millis: u64,
@@ -47,7 +47,7 @@ impl Frame {
         Self { end_ms, millis, left_out: 0, packed }
     }
 
-    /// Sets [`Frame::left_out`].
+    /// The frame with this [`Frame::left_out`].
     pub(crate) fn leaving_out(self, left_out: u64) -> Self {
         Self { left_out, ..self }
     }
@@ -59,12 +59,12 @@ impl Frame {
         Some(frame)
     }
 
-    /// Its compressed bytes.
+    /// The compressed bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.packed
     }
 
-    /// Its size in memory.
+    /// The size in memory, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.packed.len() + size_of::<Self>()
     }

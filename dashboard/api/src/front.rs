@@ -1,9 +1,9 @@
 //! The dashboard for a browser: it serves the page, and forwards requests to the interface of an observer on this
 //! machine or in a cluster.
 //!
-//! Pages of other sites must not be able to read it. Without a token it only answers if `Host` is this machine, which
-//! protects against DNS rebinding, and no answer permits another origin. Documents may contain what only administrators
-//! should know, so they always need the token.
+//! Pages of other sites must not be able to read the dashboard. Without a token, it answers only if `Host` is this
+//! machine, which protects against DNS rebinding, and no answer permits another origin. Documents may contain
+//! information that is only for administrators, so they always need the token.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,8 @@ const PAGE: [(&str, &str, &[u8]); 4] = [
     ("/icon.svg", "image/svg+xml", include_bytes!("../../web/dist/icon.svg")),
 ];
 
-/// Restrictions for the browser, sent with every answer: nothing is loaded from elsewhere, and no page embeds this one.
+/// Restrictions for the browser that are sent with every answer: nothing is loaded from elsewhere, and no other
+/// page embeds this one.
 const HEADERS: [(&str, &str); 6] = [
     (
         "content-security-policy",
@@ -47,42 +48,43 @@ const HEADERS: [(&str, &str); 6] = [
     ("cache-control", "no-store"),
 ];
 
-/// A dashboard.
+/// The dashboard's server for browsers.
 #[derive(Clone)]
 pub struct DashboardFront {
     observer: Observer,
     token: Option<String>,
-    /// Whether browsers on this machine see everything but documents without the token.
+    /// Whether browsers on this machine can read everything except documents without the token.
     is_open: bool,
     limits: Rc<ReaderLimits>,
-    /// Polls a tap, by the query of the request.
+    /// Polls a tap; gets the query of the request.
     taps: Option<ObserverQuery>,
-    /// Answers the paths in [`OWN`], by the path with its query.
+    /// Answers the paths in [`OWN`]; gets the path with its query.
     own: Option<ObserverQuery>,
 }
 
-/// The paths that the program answers itself, with the rights of its user: health checks, the certificates of the
+/// The paths that this program itself answers, with the rights of its user: health checks, the certificates of the
 /// authority, and documents.
 const OWN: [&str; 3] = ["/api/v1/checks", "/api/v1/authority", DOCUMENT];
 /// The path of documents.
 const DOCUMENT: &str = "/api/v1/document";
-/// Most HTTP/2 connections at a time whose callers have proven that they may read something. Connections of browsers
-/// are limited separately.
+/// Most simultaneous HTTP/2 connections of callers that have proved that they may read something. Connections of
+/// browsers have their own limit.
 const MAX_HTTP2: usize = 8;
 /// The path of the dashboard's own metrics, for Prometheus.
 const METRICS: &str = "/metrics";
 /// The path at which a tap is polled.
 const TAP: &str = "/api/v1/tap";
-/// A header that the page adds to its own requests. Pages of other sites cannot send it, and so cannot start taps.
+/// A header that the page adds to its own requests. Pages of other sites cannot send it, and therefore cannot
+/// start taps.
 pub(crate) const PAGE_HEADER: HeaderName = HeaderName::from_static("leno-page");
 
-/// The answer of an observer, or why there is none.
+/// The answer of an observer, or the reason why there is no answer.
 pub type ObserverReply = Pin<Box<dyn Future<Output = Result<AdminReply, String>>>>;
 
 /// Sends a request for a path with its query to an observer.
 pub type ObserverQuery = Rc<dyn Fn(String) -> ObserverReply>;
 
-/// How the observer is reached.
+/// The way to reach the observer.
 #[derive(Clone)]
 enum Observer {
     /// Through the socket of a mesh on this machine.
@@ -92,11 +94,11 @@ enum Observer {
 }
 
 impl DashboardFront {
-    /// The dashboard of the observer whose socket is at `observer`, for browsers that connect to `listen`. Browsers on
-    /// other machines have to show a token.
+    /// The dashboard of the observer whose socket is at `observer`, for browsers that connect to `listen`.
+    /// Browsers on other machines must send the token.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// The system has no random numbers.
     pub fn new(observer: PathBuf, listen: IpAddr) -> Result<Self, NoRandomness> {
         let is_open = listen.is_loopback();
         let token = (!is_open).then(random).transpose()?;
@@ -104,30 +106,30 @@ impl DashboardFront {
         Ok(Self { observer, token, is_open, limits, taps: None, own: None })
     }
 
-    /// The dashboard of an observer to which `ask` sends requests with the rights of the user of this program. Other
-    /// users of this machine do not have these rights, so browsers have to show a token on loopback, too.
+    /// The dashboard of an observer to which `ask` sends requests with the rights of the user of this program.
+    /// Other users of this machine do not have these rights, so browsers must send the token on loopback as well.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// The system has no random numbers.
     pub fn far(ask: ObserverQuery) -> Result<Self, NoRandomness> {
         let (token, observer) = (Some(random()?), Observer::Far(ask));
         Ok(Self { observer, token, is_open: false, limits: limits(), taps: None, own: None })
     }
 
-    /// Adds live requests: `taps` polls a tap. Browsers then have to show a token on loopback, too.
+    /// Adds live requests; `taps` polls a tap. Browsers then must send the token on loopback as well.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// The system has no random numbers.
     pub fn with_taps(self, taps: ObserverQuery) -> Result<Self, NoRandomness> {
         let token = Some(self.token.map_or_else(random, Ok)?);
         Ok(Self { taps: Some(taps), token, is_open: false, ..self })
     }
 
-    /// Adds health checks, the authority and documents, which `own` answers. For documents browsers have to show a
-    /// token on loopback, too.
+    /// Adds health checks, the certificates of the authority and documents, which `own` answers. For documents,
+    /// browsers must send the token on loopback as well.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// The system has no random numbers.
     pub fn with_own(self, own: ObserverQuery) -> Result<Self, NoRandomness> {
         let token = Some(self.token.map_or_else(random, Ok)?);
         Ok(Self { own: Some(own), token, ..self })
@@ -223,9 +225,9 @@ impl DashboardFront {
     }
 }
 
-/// Answers the requests of a connection over HTTP/1 or HTTP/2.
+/// Answers requests that arrive over HTTP/1 or HTTP/2.
 pub trait RequestHandler {
-    /// The answer to one request. The request has no body.
+    /// The answer to one request without a body.
     fn answer<B>(&self, request: &Request<B>) -> impl Future<Output = AdminResponse>;
 
     /// The limits on connections.
@@ -274,12 +276,12 @@ async fn serve_connection(
         grpc::serve(stream, (client, share), &answers.limits().places, answer).await;
     } else {
         let answer = async |request: Request<Incoming>| answers.answer(&request).await;
-        // The connection ends early if a newer one takes its place.
+        // The connection ends early if a newer connection takes its place.
         let _lost = share.hold(leno_program::serve_stream(stream, client, answer)).await;
     }
 }
 
-/// Converts the reply of an observer, or the error in its place.
+/// The answer that passes on the reply of an observer, or its error.
 fn answer_of(reply: Result<AdminReply, String>, what: &str) -> AdminResponse {
     match reply {
         Ok(AdminReply { status, body }) => {
@@ -327,7 +329,7 @@ fn random() -> Result<String, NoRandomness> {
     Ok(HEXLOWER.encode(&bytes))
 }
 
-/// The system has no random numbers for a token.
+/// The error that the system has no random numbers for a token.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the system has no random numbers for the token of the dashboard")]
 pub struct NoRandomness;
@@ -404,7 +406,8 @@ mod tests {
         assert!(nameless.starts_with("HTTP/1.1 4"), "{nameless}");
     }
 
-    /// An address may have 16 connections; one of them requests the metrics.
+    /// Tests that refused connections are counted. An address may have 16 connections, and one of them requests
+    /// the metrics.
     #[tokio::test]
     async fn connections_that_are_refused_are_counted() {
         let (_directory, front) = front("127.0.0.1");
@@ -553,7 +556,7 @@ mod tests {
                 answer.starts_with(&format!("HTTP/1.1 {status} ")),
                 "{path} {headers} {answer}"
             );
-            // A similar path that does not require the token must not return documents.
+            // A similar path for which no token is required must not return documents.
             assert!(path == document || !answer.contains("/api/v1/document"), "{answer}");
         }
     }

@@ -1,11 +1,12 @@
-//! The interface over gRPC: its JSON as typed messages (`proto/leno/dashboard/v1/dashboard.proto`).
+//! Offers the interface over gRPC: its JSON as typed messages (`proto/leno/dashboard/v1/dashboard.proto`).
 //!
 //! ```text
 //!  HTTP/2 ─► call ─► GET of the interface, with the caller's headers ─► JSON ─► message ─► HTTP/2
 //!              └─ Watch: every 5 s      └─ the same code as for a browser: token, rights, bounds
 //! ```
-//! Each call is translated into the request that a browser would send, so rights and figures cannot differ. The fields
-//! of the messages have the names of the JSON, so `serde` reads the JSON into them (`grpc/tests.rs` compares both).
+//! Each call is translated into the request that a browser would send, so rights and figures are the same. The
+//! fields of the messages have the same names as in the JSON, so `serde` can read the JSON into them
+//! (`grpc/tests.rs` compares both).
 
 use std::future::poll_fn;
 use std::hash::Hash;
@@ -42,25 +43,25 @@ pub mod proto {
     include!("generated/leno.dashboard.v1.rs");
 }
 
-/// The bytes before a message: the flag for compression, and the length.
+/// The number of bytes before a message: the flag for compression, and the length.
 const FRAME: usize = 5;
-/// Longest message of a caller, which only has names and times.
+/// Longest message of a caller, in bytes. Such messages contain only names and times.
 const MAX_REQUEST: usize = 64 * 1024;
 /// Longest wait for the preface of a connection, and for the message of a call.
 const REQUEST_WAIT: Duration = Duration::from_secs(3);
-/// Longest wait for a caller to read. After that its connection ends, so that others can have its place.
+/// How long to wait for a caller that does not read. Then its connection ends, so that others can have its place.
 const READ_WAIT: Duration = Duration::from_secs(30);
-/// The same for a caller of `Tap`. Its tap would lapse by then, because it is not polled while the caller does not
-/// read.
+/// The same limit for a caller of `Tap`. By then its tap has expired, because the tap is not polled while the
+/// caller does not read.
 const TAP_READ_WAIT: Duration = leno_telemetry::tap::LAPSE;
-/// Longest call of reflection, which requires no token.
+/// Longest duration of a reflection call, for which no token is required.
 const REFLECTION: Duration = Duration::from_secs(60);
-/// The time between two polls of a tap, which lapses after five of them.
+/// The time between two polls of a tap. A tap expires if five of them are missing.
 const POLL: Duration = Duration::from_secs(1);
 /// The first bytes of HTTP/2 (RFC 9113 section 3.4); no method of HTTP/1 begins like this.
 const PREFACE: &[u8] = b"PRI ";
 
-/// Whether a client speaks HTTP/2. Its bytes are only peeked at.
+/// Whether a client speaks HTTP/2. The bytes are only peeked at and stay unread.
 pub async fn is_http2(stream: &TcpStream) -> bool {
     let peeked = async {
         let mut first = [0; PREFACE.len()];
@@ -70,14 +71,15 @@ pub async fn is_http2(stream: &TcpStream) -> bool {
             if got != wanted || count == 0 || count == PREFACE.len() {
                 return count == PREFACE.len() && got == wanted;
             }
-            // The rest arrives in another packet. The kernel does not wake a second `peek` for it, so this polls.
+            // The rest arrives in another packet. The kernel does not wake a second `peek` for that packet, so
+            // this polls.
             sleep(Duration::from_millis(5)).await;
         }
     };
     timeout(REQUEST_WAIT, peeked).await.unwrap_or_default()
 }
 
-/// A caller: its headers, and the connection that answers it.
+/// A caller: its headers, and the connection on which it is answered.
 struct GrpcCaller<'a, 'p, A, K: Clone + Eq + Hash> {
     headers: HeaderMap,
     shared: &'a GrpcConnectionState<'p, A, K>,
@@ -100,8 +102,8 @@ async fn call<A, F, K>(
     let authority = head.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
     let host = authority.or_else(|| head.headers.get(HOST).cloned());
     let token = head.headers.get(AUTHORIZATION).cloned();
-    // A page of a browser cannot send the content type of gRPC without a preflight request, so a tap over gRPC does not
-    // need the page's header.
+    // The page in a browser cannot send the content type of gRPC without a preflight request. A tap over gRPC
+    // therefore does not need the page's header.
     let page = match is_grpc {
         true => Some(HeaderValue::from_static("1")),
         false => head.headers.get(PAGE_HEADER).cloned(),
@@ -131,7 +133,7 @@ where
     F: Future<Output = AdminResponse>,
     K: Clone + Eq + Hash,
 {
-    /// The JSON of a path of the interface.
+    /// Requests a path of the interface; returns the JSON.
     async fn get(&self, target: &str) -> Result<Bytes, Status> {
         let answer = self.ask(&Method::GET, target).await?;
         let status = answer.status();
@@ -150,7 +152,7 @@ where
         Ok(self.shared.ask(request).await)
     }
 
-    /// Answers a request that is not gRPC, as over HTTP/1.
+    /// Answers a request that is not gRPC in the same way as over HTTP/1.
     async fn plain(&self, method: &Method, target: &str, respond: &mut SendResponse<Bytes>) {
         let asked = self.ask(method, target);
         let Some(answer) = unless_reset(|cx| respond.poll_reset(cx), asked).await else { return };
@@ -161,7 +163,7 @@ where
         if let Ok(mut stream) = respond.send_response(Response::from_parts(head, ()), is_head)
             && !is_head
         {
-            // An error means that the caller has left.
+            // An error means that the caller is gone.
             let _left = write(&mut stream, body, true, READ_WAIT).await;
         }
     }
@@ -196,7 +198,7 @@ where
         answered
     }
 
-    /// Answers once, or repeatedly until the caller ends the call.
+    /// Sends one answer, or answers repeatedly until the caller ends the call.
     async fn answers(
         &self,
         rpc: &'static Rpc,
@@ -266,7 +268,7 @@ async fn reflect(messages: &mut Messages, respond: &mut SendResponse<Bytes>) -> 
     Ok(())
 }
 
-/// A message with the five bytes of its frame before it.
+/// A message after the five bytes of its frame.
 fn framed(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0], &length.to_be_bytes()[..], message].concat().into()
@@ -306,7 +308,7 @@ struct Messages {
 }
 
 impl Messages {
-    /// The next message; `None` if there are no more.
+    /// The next message; `None` after the last one.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Status> {
         loop {
             if let Some((frame, rest)) = self.buffer.split_first_chunk::<FRAME>() {

@@ -1,4 +1,5 @@
-//! The last day of a mesh: the last hour in frames of a few seconds, and the time before in frames of ten minutes.
+//! Stores the last day of a mesh: the last hour in frames of a few seconds, and the time before in frames of ten
+//! minutes.
 //!
 //! ```text
 //!  growth ─► push ─► fine: 5 s each ──(older than an hour)──► coarse: 10 min each ──(a day)──► dropped
@@ -16,27 +17,28 @@ use crate::series::{SeriesKey, SeriesNumbers};
 use crate::tally::{Instances, Tally};
 use crate::visible_namespaces::namespace_in;
 
-/// How long frames stay fine.
+/// How long frames stay fine, in milliseconds.
 const FINE_MS: u64 = 60 * 60 * 1000;
-/// The length of a coarse frame.
+/// The length of a coarse frame, in milliseconds.
 const SLOT_MS: u64 = 10 * 60 * 1000;
-/// How long frames are kept.
+/// How long frames are kept, in milliseconds.
 const REACH_MS: u64 = 24 * 60 * 60 * 1000;
-/// Most memory of all frames. Together with the names of 20,480 series, and the memory to build one coarse frame, this
-/// stays below 64 MiB.
+/// Most memory of all frames, in bytes. Together with the names of 20,480 series and the memory that is needed to
+/// build one coarse frame, this is less than 64 MiB.
 pub const MAX_BYTES: usize = 52 * 1024 * 1024;
-/// Most marks: about one a minute for a day. Above it, the namespace with the most marks loses its oldest one.
+/// Most marks that are kept: about one a minute for a day. Beyond this number, the namespace with the most marks
+/// loses its oldest one.
 pub const MAX_MARKS: usize = 1_500;
-/// Most lines of a mark, and the longest line in bytes.
+/// Most lines of a mark, and the length of the longest line in bytes.
 const MAX_LINES: usize = 20;
 const MAX_LINE: usize = 400;
 
-/// A change at a moment.
+/// A change in the mesh at some moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// When, in milliseconds since 1970.
+    /// The time of the change, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Its kind.
+    /// The kind of the change.
     pub kind: MarkKind,
     /// What changed, one entry per line.
     pub lines: Vec<String>,
@@ -57,7 +59,7 @@ pub enum MarkKind {
 }
 
 impl Mark {
-    /// The namespace of the object at the start of its first line; empty if there is none.
+    /// The namespace of the object at the beginning of the mark's first line; empty if there is none.
     pub(crate) fn namespace(&self) -> &str {
         self.lines.first().and_then(|line| namespace_in(line)).unwrap_or_default()
     }
@@ -70,7 +72,7 @@ pub(crate) struct Window {
     pub(crate) seconds: f64,
     /// The end of the last frame.
     pub(crate) end_ms: u64,
-    /// How many workloads, edges and rules of routes did not fit, at most at one time.
+    /// How many workloads, edges and route rules did not fit; the largest number at any time in the window.
     pub(crate) left_out: u64,
     pub(crate) tallies: BTreeMap<u32, Tally>,
 }
@@ -82,29 +84,29 @@ pub struct History {
     coarse: VecDeque<Frame>,
     fine: VecDeque<Frame>,
     marks: VecDeque<Mark>,
-    /// The total size of all frames.
+    /// The total size of all frames, in bytes.
     bytes: usize,
     lost: u64,
-    /// Whether a frame was dropped since names were last freed: only then can there be unused names.
+    /// Whether a frame was dropped since names were last freed. Only then can there be unused names.
     has_dropped: bool,
     changes: UnsavedChanges,
 }
 
-/// What is not in the file yet.
+/// The changes that the file does not contain yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnsavedChanges {
     /// The number of frames at the end that are not in the file.
     pub(crate) frames: usize,
     /// The number of marks at the end that are not in the file.
     pub(crate) marks: usize,
-    /// Numbers were given to other names, so the file must be rewritten as a whole.
+    /// Whether numbers were assigned to other names, so that the file must be rewritten as a whole.
     pub(crate) all: bool,
 }
 
 impl History {
-    /// Adds the counts up to `now_ms`.
+    /// Adds the counts of the time up to `now_ms`.
     pub fn push(&mut self, now_ms: u64, growth: &MeshGrowth) {
-        // If the clock was set back, two frames must not end at the same moment.
+        // Even if the clock was set back, no two frames may end at the same moment.
         let end_ms = self.end_ms().map_or(now_ms, |end| now_ms.max(end + 1));
         let (mut tallies, mut left_out) = (BTreeMap::<u32, Tally>::new(), 0);
         let mut take = |subject: Option<u32>, tally: Tally| match subject {
@@ -138,12 +140,12 @@ impl History {
         }
     }
 
-    /// Adds a change, unless it is in the history already.
+    /// Adds a change, unless the history already contains it.
     pub fn mark(&mut self, mut mark: Mark) {
         let beyond = mark.lines.len().saturating_sub(MAX_LINES);
         if beyond > 0 {
             mark.lines.truncate(MAX_LINES);
-            // The first line is kept: the object at its start decides who may see the mark.
+            // The first line is kept, because the object at its beginning decides who may see the mark.
             if let Some(last) = mark.lines.last_mut() {
                 last.truncate(last.floor_char_boundary(MAX_LINE / 2));
                 last.push_str(&format!(", and {beyond} more changes"));
@@ -190,7 +192,7 @@ impl History {
         self.bytes + self.series.size() + marks + self.marks.capacity() * size_of::<Mark>()
     }
 
-    /// How often counts were lost because there were too many workloads and edges.
+    /// How many counts were lost because there were too many workloads and edges.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
@@ -251,7 +253,7 @@ impl History {
         }
     }
 
-    /// Makes one frame of those of the first slot.
+    /// Merges the frames of the oldest slot into one coarse frame.
     fn coarsen(&mut self, slot: u64) {
         let (mut tallies, mut end_ms, mut millis) = (BTreeMap::<u32, Tally>::new(), 0, 0);
         let mut left_out = 0;
@@ -267,7 +269,7 @@ impl History {
         self.coarse.push_back(frame);
     }
 
-    /// Frees the numbers of workloads and edges that are in no frame.
+    /// Frees the numbers of workloads and edges that occur in no frame.
     fn forget_names(&mut self) {
         self.has_dropped = false;
         let mut used = vec![false; crate::series::MAX_SERIES];
@@ -282,7 +284,7 @@ impl History {
         self.changes.all = true;
     }
 
-    /// The changes and new names since the last call, which the file does not have.
+    /// The changes and new names since the last call, which the file does not contain yet.
     pub(crate) fn take_changes(&mut self) -> (UnsavedChanges, Vec<crate::series::NewName>) {
         (std::mem::take(&mut self.changes), self.series.take_fresh())
     }
@@ -302,13 +304,13 @@ impl History {
         (self.frames(), self.marks.iter())
     }
 
-    /// Adds a frame from a file. Frames that are as long as a slot are coarse.
+    /// Adds a frame from a file. A frame that is as long as a slot is coarse.
     pub(crate) fn restore(&mut self, frame: Frame) {
         self.bytes += frame.size();
         self.fine.push_back(frame);
     }
 
-    /// Sets `left_out` of the frame that was restored last.
+    /// Sets the `left_out` of the frame that was restored last.
     pub(crate) fn restore_left_out(&mut self, left_out: u64) {
         if let Some(frame) = self.fine.back_mut() {
             frame.left_out = left_out;
@@ -319,7 +321,7 @@ impl History {
         &mut self.series
     }
 
-    /// Applies the ages to a history that was read from a file.
+    /// Coarsens and drops the old frames of a history that was read from a file.
     pub(crate) fn restored(&mut self, now_ms: u64) {
         let now_ms = self.end_ms().unwrap_or(0).max(now_ms);
         self.age(now_ms);

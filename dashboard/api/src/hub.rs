@@ -21,9 +21,9 @@ use crate::visible_namespaces::VisibleNamespaces;
 
 /// The time between two observations.
 pub const TICK: Duration = Duration::from_secs(5);
-/// The window of a topology, if the request has none.
+/// The window of a topology, if the request sets none.
 const WINDOW_MS: u64 = 60_000;
-/// The span of a series or of changes, if the request has none.
+/// The span of a series or of changes, if the request sets none.
 const SPAN_MS: u64 = 60 * 60_000;
 
 const WENT_AWAY: &str = "the control plane went away";
@@ -32,7 +32,7 @@ const WENT_AWAY: &str = "the control plane went away";
 #[derive(Debug)]
 pub struct Hub {
     mesh: String,
-    /// The options that commands in answers end with, so that they are about this mesh.
+    /// The options that are added to the commands in answers, so that the commands select this mesh.
     name_option: String,
     known: Mutex<HubState>,
 }
@@ -42,9 +42,9 @@ struct HubState {
     history: History,
     store: HistoryStore,
     state: MeshState,
-    /// Entries of its lists that were dropped because of the bound.
+    /// How many entries of its lists were dropped because the lists were full.
     state_left_out: usize,
-    /// The identities that workloads have now.
+    /// The present identities of workloads.
     identities: BTreeMap<NamespacedName, String>,
     /// The present proxies, policies and flows.
     inventory: Inventory,
@@ -54,7 +54,7 @@ impl Hub {
     /// Opens the hub of a mesh, with the history in the file at `path`.
     ///
     /// # Errors
-    /// When the file exists and cannot be read.
+    /// The file exists but cannot be read.
     pub fn open(mesh: &str, path: PathBuf) -> io::Result<Self> {
         let (store, history) = HistoryStore::open(path, now_ms())?;
         let (state, identities) = (MeshState::default(), BTreeMap::new());
@@ -70,17 +70,17 @@ impl Hub {
         Ok(Self { mesh: mesh.to_owned(), name_option: String::new(), known })
     }
 
-    /// Sets the options that commands in answers end with, so that they are about this mesh.
+    /// Sets the options that are added to the commands in answers, so that the commands select this mesh.
     #[must_use]
     pub fn with_name_option(self, name_option: String) -> Self {
         Self { name_option, ..self }
     }
 
-    /// Adds an observation: the counts of proxies since the last one, the state of the mesh, and changes. Changes that
-    /// were added before are ignored.
+    /// Adds an observation: the counts of proxies since the last one, the state of the mesh, and changes. Changes
+    /// that were already added are ignored.
     ///
     /// # Errors
-    /// When the file cannot be written. The observation is kept in memory, and is written together with the next one.
+    /// The file cannot be written. The observation is kept in memory, and is written together with the next one.
     pub fn take(
         &self,
         growth: Option<&MeshGrowth>,
@@ -113,7 +113,7 @@ impl Hub {
         self.lock().inventory.take_proxies(proxies, now_ms());
     }
 
-    /// Replaces the policies, or the reason why they are not known.
+    /// Replaces the policies, or the reason why the policies are unknown.
     pub fn take_policies(&self, policies: Result<MatchedPolicies, String>) {
         self.lock().inventory.take_policies(policies);
     }
@@ -123,7 +123,7 @@ impl Hub {
         self.lock().inventory.take_flows(pages, now_ms());
     }
 
-    /// How many entries of the state, proxies, policies and flows were dropped because of their bounds.
+    /// How many entries of the state, proxies, policies and flows were dropped because their lists were full.
     #[must_use]
     pub fn left_out(&self) -> Vec<(&'static str, u64)> {
         let known = self.lock();
@@ -158,7 +158,8 @@ impl Hub {
     #[must_use]
     pub fn overview(&self, sight: &VisibleNamespaces) -> Overview {
         let known = self.lock();
-        // These figures depend on the traffic of all namespaces.
+        // Some figures depend on the traffic of all namespaces, and are shown only to readers who may see them
+        // all.
         let all = matches!(sight, VisibleNamespaces::All);
         Overview {
             mesh: self.mesh.clone(),
@@ -172,7 +173,7 @@ impl Hub {
         }
     }
 
-    /// Workloads and edges in the window before `at_ms`, or before now.
+    /// The workloads and edges in the window that ends at `at_ms`, or now.
     #[must_use]
     pub fn topology(
         &self,
@@ -194,7 +195,7 @@ impl Hub {
         Topology { problems, ..topology }
     }
 
-    /// The rules of routes that requests followed in the window before `at_ms`, or before now.
+    /// The route rules that requests followed in the window that ends at `at_ms`, or now.
     #[must_use]
     pub fn routes(
         &self,
@@ -211,7 +212,7 @@ impl Hub {
         Routes { mesh, from_ms, to_ms, observed_s, routes, left_out }
     }
 
-    /// One workload or edge over time; `None` if it is not in the history.
+    /// The counts of one workload or edge over time; `None` if the history does not contain it.
     #[must_use]
     pub fn series(
         &self,
@@ -225,8 +226,8 @@ impl Hub {
         query::series(&view, wanted, span.bounds(), (step_ms, tick_ms()))
     }
 
-    /// The requests to some workloads in the window before now; `bound_ms` is the longest time that a request may take
-    /// to count as good.
+    /// The requests to some workloads in the window that ends now. `bound_ms` is the longest time that a good
+    /// request may take.
     #[must_use]
     pub fn budget(
         &self,
@@ -242,7 +243,7 @@ impl Hub {
         query::budget(view.names(), &window, servers, bound_ms)
     }
 
-    /// The changes of a span of time.
+    /// The changes in a span of time.
     #[must_use]
     pub fn changes(&self, sight: &VisibleNamespaces, span: TimeSpan) -> Changes {
         let (from_ms, to_ms) = span.bounds();
@@ -258,7 +259,7 @@ impl Hub {
         lists.proxies(sight)
     }
 
-    /// The policies, with the clients that were denied in the window before `at_ms`, or before now.
+    /// The policies, with the clients that were denied in the window that ends at `at_ms`, or now.
     #[must_use]
     pub fn policies(
         &self,
@@ -273,7 +274,7 @@ impl Hub {
         let edges = query::topology(&view, (&self.mesh, &known.identities), &window).edges;
         let lists = known.inventory.lists();
         drop(known);
-        // The lock is released, so that the collector and other readers do not wait for the rest.
+        // The lock is released before, so that the collector and other readers do not wait for this.
         lists.policies(sight, &edges, (from_ms, to_ms))
     }
 
@@ -288,12 +289,12 @@ impl Hub {
     }
 }
 
-/// A requested span of time.
+/// A span of time that a request selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSpan {
-    /// Its begin.
+    /// The beginning of the span; a default if the request sets none.
     pub from_ms: Option<u64>,
-    /// Its end; now if the request has none.
+    /// The end of the span; now if the request sets none.
     pub to_ms: Option<u64>,
 }
 
@@ -304,8 +305,8 @@ impl TimeSpan {
     }
 }
 
-/// The text of a change of the control plane's state. A control plane that was never seen running is still starting, so
-/// that is no change.
+/// A description of a change of the control plane's state. A control plane that was never seen running is still
+/// starting, which counts as no change.
 fn control_plane_change(
     history: &History,
     before: ControlPlane,
@@ -320,7 +321,7 @@ fn control_plane_change(
     }
 }
 
-/// The begin and the end of the window before `at_ms`, or before now.
+/// The beginning and the end of the window that ends at `at_ms`, or now.
 fn window_before(at_ms: Option<u64>, window_ms: Option<u64>) -> (u64, u64) {
     let to_ms = at_ms.unwrap_or_else(now_ms);
     (to_ms.saturating_sub(window_ms.unwrap_or(WINDOW_MS).max(tick_ms())), to_ms)
@@ -373,7 +374,7 @@ mod tests {
         take(&hub, ControlPlane::Away);
         drop(hub);
 
-        // Another observer reads the same file while the control plane is away.
+        // Another observer opens the same file while the control plane is away.
         let hub = Hub::open("default", path).unwrap();
         take(&hub, ControlPlane::Running);
         take(&hub, ControlPlane::Running);

@@ -3,7 +3,8 @@
 //! ```text
 //!  collector ─ take_proxies, take_policies, take_flows ─► Inventory ─ Sight ─► /api/v1/proxies, policies, flows
 //! ```
-//! It is not part of the history. Every list has a bound, and an answer reports how many entries were dropped.
+//! The inventory is not part of the history. Every list has a maximum length, and an answer states how many
+//! entries were dropped.
 
 mod lists;
 
@@ -21,79 +22,82 @@ use crate::policies::{MatchedPolicies, PolicyDocument, PolicySelection, Selectab
 use crate::tally::float;
 use crate::visible_namespaces::{HIDDEN, VisibleNamespaces};
 
-/// Most proxies that are shown: as many as an observer of a cluster polls.
+/// Most proxies that are shown. An observer of a cluster polls no more proxies than that.
 const MAX_PROXIES: usize = 5_000;
-/// Most agents whose flow counts are kept: the largest cluster that Kubernetes supports has as many nodes.
+/// Most agents whose flow counts are kept. The largest cluster that Kubernetes supports has as many nodes.
 const MAX_AGENTS: usize = 5_000;
-/// Most rows of flows and dropped packets of all agents together, and in one answer.
+/// Most rows of flows and dropped packets: of all agents together, and in one answer.
 const MAX_FLOWS: usize = 16_384;
 const MAX_ROWS: usize = 4_096;
 /// Most agents that are named because they did not answer, or because some of their rows were dropped.
 const MAX_NAMED: usize = 100;
-/// Shortest time between two kept pages of an agent, besides the last one, and how many are kept in all: answers cover
-/// the last half minute to minute.
+/// The shortest time between two pages of an agent that are kept in addition to the last one, and how many pages
+/// are kept in all. With these, an answer covers the last half minute to minute.
 const APART_MS: u64 = 30_000;
 const PAGES: usize = 3;
-/// Oldest page that new counts are compared with. An agent that misses one poll of an observer of a cluster has counts
-/// again at the next one, and one that misses two does not.
+/// The greatest age of a page with which new counts are compared. If an agent misses one poll of a cluster's
+/// observer, its next answer gives counts again; if it misses two, the next answer does not.
 const OLDEST_MS: u64 = 75_000;
 
 /// The proxies of a mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Proxies {
-    /// When they were polled, in milliseconds since 1970; `None` if they were not.
+    /// When the proxies were polled, in milliseconds since 1970; `None` if they were not polled.
     pub at_ms: Option<u64>,
-    /// Sorted by namespace and instance.
+    /// The proxies, by namespace and instance.
     pub proxies: Vec<ProxyReport>,
-    /// How many proxies were dropped because of the bound, in namespaces that the reader may see.
+    /// How many proxies were dropped because the list was full; only those in namespaces that the reader may see
+    /// count.
     pub left_out: usize,
 }
 
 /// The policies of a mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policies {
-    /// The begin of the window in which denials were counted.
+    /// The beginning of the window in which denials were counted.
     pub from_ms: u64,
-    /// Its end.
+    /// The end of that window.
     pub to_ms: u64,
-    /// Sorted by kind, namespace and name.
+    /// The policies, by kind, namespace and name.
     pub policies: Vec<Policy>,
-    /// How many policies were dropped because of the bound, in namespaces that the reader may see.
+    /// How many policies were dropped because the list was full; only those in namespaces that the reader may see
+    /// count.
     pub left_out: usize,
-    /// Why the policies are not known, if they are not.
+    /// Why the policies are not known; `None` if they are known.
     pub unavailable: Option<String>,
 }
 
 /// A policy and its effects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// `AuthorizationPolicy`, or another kind.
+    /// The kind, such as `AuthorizationPolicy`.
     pub kind: String,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What it does with a match: `Allow`, `Deny`. Empty for kinds without actions.
+    /// The action for a request that matches, such as `Allow` or `Deny`. Empty for kinds without actions.
     pub action: String,
-    /// How many rules it has.
+    /// The number of its rules.
     pub rules: usize,
     /// The workloads or services that it selects.
     #[serde(flatten)]
     pub selection: PolicySelection,
-    /// For an AuthorizationPolicy: how often running proxies have made each decision because of it. For a policy that
-    /// allows, also how often no policy has allowed the request (`not-allowed`).
+    /// For an AuthorizationPolicy: how many times running proxies have made each decision because of it. For a
+    /// policy that allows, also how many times no policy has allowed the request (`not-allowed`).
     pub decisions: BTreeMap<String, u64>,
-    /// Requests and connections to its workloads that policies of its kind denied in the window, the most first. If
-    /// several policies select a workload, `decisions` shows which of them denied.
+    /// The clients whose requests and connections to the policy's workloads were denied by policies of its kind in
+    /// the window; the largest counts come first. If several policies select a workload, `decisions` shows which
+    /// of them denied.
     pub denied: Vec<DeniedClient>,
-    /// Pairs of client and server that are not in `denied` because of its bound.
+    /// How many pairs of client and server are missing from `denied` because the list was full.
     #[serde(default)]
     pub denied_left_out: usize,
 }
 
 impl Policy {
-    /// The policy of a document, with the present objects that it selects, of which it names at most this many
-    /// workloads. Its effects are added for each answer.
+    /// The policy of a document, with the present objects that it selects; at most `places` of its workloads are
+    /// named. Its effects are added for each answer.
     pub(crate) fn new(
         document: &PolicyDocument,
         of: &SelectableObjects<'_>,
@@ -120,7 +124,7 @@ impl Policy {
 /// A client that was denied access to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeniedClient {
-    /// The client's namespace, empty for clients without a proxy.
+    /// The client's namespace; empty for clients without a proxy.
     pub client_namespace: String,
     /// The client.
     pub client: String,
@@ -132,32 +136,35 @@ pub struct DeniedClient {
     pub count: u64,
 }
 
-/// The connections of the last minute, as the kernel has counted them.
+/// The connections of the last minute, as the kernel counted them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flows {
-    /// The time in which it was counted, in seconds.
+    /// The span of time in which they were counted, in seconds.
     pub span_s: f64,
-    /// The level of accounting: `full`, `packets`, `sockets`, `aggregated`, `off`. If nodes differ, the lowest.
+    /// The level of accounting: `full`, `packets`, `sockets`, `aggregated` or `off`. If nodes differ, the lowest
+    /// of their levels.
     pub level: Option<String>,
-    /// Why there is nothing to show, if accounting does not work.
+    /// Why there is nothing to show; `None` if accounting works.
     pub unavailable: Option<String>,
-    /// The flows by their ends, those with the most bytes first.
+    /// The flows by their ends; those with the most bytes come first.
     pub flows: Vec<Flow>,
     /// Packets that the kernel dropped.
     pub drops: Vec<DroppedPackets>,
-    /// Rows that were dropped because of bounds.
+    /// How many rows were dropped because lists were full.
     pub left_out: u64,
-    /// Agents of nodes that did not answer, with the reason; empty for readers who may not see all namespaces.
+    /// The agents of nodes that did not answer, each with the reason; empty for readers who may not see all
+    /// namespaces.
     pub silent: Vec<String>,
-    /// Agents of nodes whose rows were partly dropped, with how many; empty for readers who may not see all namespaces.
+    /// The agents of nodes some of whose rows were dropped, each with how many; empty for readers who may not see
+    /// all namespaces.
     #[serde(default)]
     pub trimmed: Vec<String>,
-    /// The number of such agents, including those that are not named because of the bound.
+    /// The number of such agents, including those that `trimmed` does not name because it is full.
     #[serde(default)]
     pub trimmed_nodes: usize,
 }
 
-/// The connections of a workload with one other end.
+/// The connections between a workload and one other end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// The namespace of the workload.
@@ -166,7 +173,7 @@ pub struct Flow {
     pub workload: String,
     /// The namespace of the other end; empty if it is not a workload.
     pub peer_namespace: String,
-    /// The other end: a workload, `outside`, `itself` or `control-plane`.
+    /// The other end: the name of a workload, `outside`, `itself` or `control-plane`.
     pub peer: String,
     /// `client` or `server`.
     pub role: String,
@@ -178,15 +185,15 @@ pub struct Flow {
     pub received_bytes_per_s: f64,
     /// Connections that were opened or accepted.
     pub opened: u64,
-    /// Connections that ended, by the kind of end.
+    /// Connections that ended, by how they ended.
     pub ends: BTreeMap<String, u64>,
     /// Segments sent.
     pub segments: u64,
     /// Segments that were retransmitted.
     pub retransmits: u64,
-    /// Mean time of handshakes.
+    /// The mean duration of handshakes.
     pub handshake_ms: Option<f64>,
-    /// Mean round trip of connections that ended.
+    /// The mean round-trip time of connections that ended.
     pub round_trip_ms: Option<f64>,
 }
 
@@ -199,7 +206,7 @@ pub struct DroppedPackets {
     pub workload: String,
     /// The kernel's reason.
     pub reason: String,
-    /// How many.
+    /// The number of packets.
     pub count: u64,
 }
 
@@ -209,7 +216,7 @@ pub(crate) struct Inventory {
     lists: InventoryLists,
     /// The flow counts of each agent, the oldest first.
     flows: BTreeMap<String, FlowPages>,
-    /// When the agents were polled last. The last page of an agent that did not answer then is older.
+    /// When the agents were last polled. If an agent did not answer that poll, its last page is older.
     flows_at_ms: u64,
     silent: Vec<String>,
     trimmed: Vec<String>,
@@ -217,10 +224,10 @@ pub(crate) struct Inventory {
     flows_left_out: u64,
 }
 
-/// Pages of one agent, each with the time when it was read.
+/// The pages of one agent, each with the time when it was read.
 type FlowPages = VecDeque<(u64, FlowCounts)>;
 
-/// The answer of an agent: its name, and its flow counts or why there are none.
+/// The answer of an agent: its name, and its flow counts or the reason why there are none.
 pub type AgentPage = (String, Result<FlowCounts, String>);
 
 impl Inventory {
@@ -239,7 +246,8 @@ impl Inventory {
         self.lists.policies = Arc::new(PolicyList { all: policies, left_out, unavailable });
     }
 
-    /// Adds the flow counts of all agents. If they have too many rows together, those with the most rows lose some.
+    /// Adds the flow counts of all agents. If all together have too many rows, the agents with the most rows lose
+    /// some.
     pub(crate) fn take_flows(&mut self, pages: Vec<AgentPage>, now_ms: u64) {
         self.silent.clear();
         self.trimmed.clear();
@@ -259,7 +267,7 @@ impl Inventory {
         for (agent, page) in pages.into_iter().take(MAX_AGENTS) {
             let mut page = match page {
                 Ok(page) => page,
-                // Its earlier counts are not shown, but those of its next answer are compared with them.
+                // Its earlier counts are not shown, but the counts of its next answer are compared with them.
                 Err(why) => {
                     if let Some(kept) = before.remove(&agent) {
                         self.flows.insert(agent.clone(), kept);
@@ -291,7 +299,7 @@ impl Inventory {
         }
     }
 
-    /// The proxies and policies, for answers that do not hold the lock of the inventory.
+    /// The proxies and policies, for answers that are computed without holding the lock of the inventory.
     pub(crate) fn lists(&self) -> InventoryLists {
         self.lists.clone()
     }
@@ -310,7 +318,8 @@ impl Inventory {
             }
             span_ms = span_ms.max(to_ms - from_ms);
             let grown = last.since(first);
-            // A row that was dropped from the earlier page would seem new, but it has counted for longer.
+            // If a row was dropped from the earlier page, it would look new here although it has counted for
+            // longer.
             let is_new = |is_known: bool| !is_known && first.left_out > 0;
             for (ends, sum) in grown.pairs {
                 if is_new(first.pairs.contains_key(&ends)) {
@@ -361,7 +370,7 @@ impl Inventory {
         self.flows.values().filter(is_last)
     }
 
-    /// The lowest level of accounting of all agents.
+    /// The lowest level of accounting among all agents.
     fn level(&self) -> Option<String> {
         const LEVELS: [&str; 5] = ["off", "aggregated", "sockets", "packets", "full"];
         let last = self.answered().filter_map(|pages| pages.back()?.1.level.as_deref());
@@ -385,7 +394,7 @@ impl Inventory {
         })
     }
 
-    /// How many entries were dropped because of bounds, for the metrics.
+    /// How many entries were dropped because lists were full, for the metrics.
     pub(crate) fn left_out(&self) -> [(&'static str, u64); 3] {
         [
             ("proxies", self.lists.proxies.left_out.values().sum::<usize>() as u64),
@@ -404,8 +413,8 @@ impl Inventory {
     }
 }
 
-/// The most rows that each of these pages may have, so that all pages together have at most `most`. Large pages share
-/// equally what small ones do not need.
+/// The largest number of rows that each page may have so that all pages together have at most `most`. Small pages
+/// leave some rows of their share, and large pages share these equally.
 fn equal_part(mut sizes: Vec<usize>, most: usize) -> usize {
     sizes.sort_unstable();
     let (mut left, mut others) = (most, sizes.len());
@@ -419,7 +428,8 @@ fn equal_part(mut sizes: Vec<usize>, most: usize) -> usize {
     usize::MAX
 }
 
-/// The ends of a flow, with what the reader may not see hidden. The workload's own namespace was checked before.
+/// The ends of a flow, without the names that the reader may not see. The workload's own namespace was checked
+/// before.
 fn seen_ends(sight: &VisibleNamespaces, mut ends: FlowEnds, from_ms: u64) -> FlowEnds {
     if !ends.peer.0.is_empty() && !sight.has_at(&ends.peer.0, from_ms) {
         ends.peer = (String::new(), HIDDEN.to_owned());

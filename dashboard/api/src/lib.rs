@@ -1,4 +1,4 @@
-//! What a mesh did in the last day, in bounded memory, and the read-only interface to it.
+//! Stores what a mesh did in the last day, in bounded memory, and offers a read-only interface to it.
 //!
 //! ```text
 //!  proxies ─► Growth ─► Hub ─┬─► History: frames by time ─► Store, a file
@@ -7,8 +7,8 @@
 //!                                      └─ leno stat --since
 //! ```
 //!
-//! This crate does not know how proxies are reached or what runs a mesh. A collector gives the counts and the state of
-//! the mesh to [`hub::Hub`], so `leno up` and a cluster have the same dashboard.
+//! This crate does not know how proxies are reached or what runs a mesh. A collector passes the counts and the
+//! state of the mesh to [`hub::Hub`], so `leno up` and a cluster have the same dashboard.
 //!
 //! Besides the history, the hub holds the present proxies, policies and connections ([`inventory`]).
 //!

@@ -1,4 +1,4 @@
-//! Limits the connections of the readers of an interface, and counts those that are rejected.
+//! Limits the connections of an interface's readers, and counts those that are rejected.
 
 use std::net::IpAddr;
 
@@ -9,22 +9,22 @@ use crate::grpc::{ConnectionSlotCounts, ConnectionSlots};
 /// The limits of one listener.
 #[derive(Debug)]
 pub struct ReaderLimits {
-    /// Connections by the address of their client. An HTTP/2 connection gives this place back once it has one of
-    /// [`ConnectionSlots`].
+    /// The connections by the address of their client. An HTTP/2 connection leaves this when it has a proven place
+    /// in [`ConnectionSlots`].
     pub(crate) connections: Shares<IpAddr>,
     /// The limits of gRPC connections.
     pub(crate) places: ConnectionSlots,
 }
 
 impl ReaderLimits {
-    /// Limits for these connections at a time, and in addition `most_http2` over HTTP/2 whose callers have proven that
-    /// they may read something.
+    /// Limits for these simultaneous connections and, in addition, for `most_http2` over HTTP/2 whose callers have
+    /// proved that they may read something.
     #[must_use]
     pub fn new(connections: Shares<IpAddr>, most_http2: usize) -> Self {
         Self { connections, places: ConnectionSlots::new(most_http2) }
     }
 
-    /// Appends the open and rejected connections as metrics, whose names begin with `prefix`.
+    /// Appends the numbers of open and rejected connections as metrics whose names begin with `prefix`.
     pub fn render(&self, text: &mut String, prefix: &str) {
         render_connections(text, prefix, self.connections.counts());
         render_places(text, prefix, self.places.counts());

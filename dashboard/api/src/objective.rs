@@ -1,44 +1,45 @@
 //! Error budgets: how fast a budget is spent, and how much of it is left.
 //!
-//! An objective of 99.9 % lets one request in a thousand fail: that is its budget. The burn rate is how many times
-//! faster than that requests fail. It is judged over two windows at once: the long one shows that the failures matter,
-//! the short one that they still go on. [`BurnRule`]s define the windows.
+//! With an objective of 99.9 %, one request in a thousand may fail: that is its budget. The burn rate says how
+//! many times more often requests fail than the budget permits. It is judged over two windows at once: the long
+//! one shows that the failures matter, the short one that they still continue. [`BurnRule`]s define the windows.
 
 use serde::Serialize;
 
 use crate::tally::float;
 
-/// Fewest bad requests in a long window for an alert: a single one may be chance.
+/// The smallest number of bad requests in a long window for an alert, because a single one may be chance.
 const MIN_BAD: u64 = 2;
-/// Shortest of the long windows, and of the short ones: the history has steps of 5 s.
+/// The shortest long window, and the shortest short window. They cannot be shorter because the history has steps
+/// of 5 s.
 const MIN_LONG_MS: u64 = 60_000;
 const MIN_SHORT_MS: u64 = 15_000;
-/// A long window is this many times as long as the short one.
+/// How many times as long as the short window the long window is.
 const SHORT: u64 = 12;
 
-/// The good and bad requests of a window.
+/// The numbers of requests in a window and of those that were bad.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SpentBudget {
     /// All requests that count.
     pub requests: u64,
-    /// Requests that were not good.
+    /// The number of requests that were not good.
     pub bad: u64,
 }
 
 /// A condition under which a budget is spent too fast.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BurnRule {
-    /// Its name: `fast` or `slow`.
+    /// The name of the rule: `fast` or `slow`.
     pub name: &'static str,
     /// The long window, in which the failures must matter.
     pub long_ms: u64,
-    /// The short window, in which the failures must still go on.
+    /// The short window, in which the failures must still continue.
     pub short_ms: u64,
     /// The burn rate that must be reached in both windows.
     pub limit: f64,
 }
 
-/// The result of a rule.
+/// The result of applying a rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Burn {
     /// The rule.
@@ -46,9 +47,9 @@ pub struct Burn {
     pub rule: BurnRule,
     /// The burn rate in the long window; `None` without requests.
     pub long: Option<f64>,
-    /// The burn rate in the short window.
+    /// The burn rate in the short window; `None` without requests.
     pub short: Option<f64>,
-    /// Whether the budget is spent too fast.
+    /// Whether the budget is being spent too fast.
     pub burning: bool,
 }
 
@@ -58,16 +59,16 @@ pub struct Burn {
 pub enum ObjectiveState {
     /// The budget is used up.
     Exhausted,
-    /// It is spent too fast.
+    /// The budget is being spent too fast.
     Burning,
     /// There were no requests.
     Idle,
-    /// All is well.
+    /// The objective is met, and its budget is not spent too fast.
     Met,
 }
 
-/// The rules of an objective over a window: a tenth of the budget in 1/48 of the window, and a quarter in 1/8. For 24 h
-/// these are burn rates of 4.8 over 30 minutes and of 2 over 3 hours.
+/// The rules for an objective over a window. The budget is spent too fast if a tenth of it is spent in 1/48 of the
+/// window, or a quarter in 1/8. For 24 h these are burn rates of 4.8 over 30 minutes and of 2 over 3 hours.
 #[must_use]
 pub fn rules(window_ms: u64) -> [BurnRule; 2] {
     let rule = |name, part: u64, share: f64, least: f64| {
@@ -79,7 +80,7 @@ pub fn rules(window_ms: u64) -> [BurnRule; 2] {
 }
 
 impl SpentBudget {
-    /// How many times faster than the budget permits requests fail; `None` without requests. `percent` is the
+    /// How many times more often requests fail than the budget permits; `None` without requests. `percent` is the
     /// objective.
     #[must_use]
     pub fn burn_rate(self, percent: f64) -> Option<f64> {
@@ -87,7 +88,8 @@ impl SpentBudget {
         (self.requests > 0).then(|| float(self.bad) / allowed)
     }
 
-    /// The share of the budget that is left, below 0 if it is overspent; `None` without requests.
+    /// The share of the budget that is left, which is negative if more than the whole budget was spent; `None`
+    /// without requests.
     #[must_use]
     pub fn left(self, percent: f64) -> Option<f64> {
         self.burn_rate(percent).map(|rate| 1.0 - rate)
@@ -109,7 +111,7 @@ impl BurnRule {
     }
 }
 
-/// The state of an objective, by its whole window and by its rules.
+/// The state of an objective, from the counts of its whole window and the results of its rules.
 #[must_use]
 pub fn standing(percent: f64, whole: SpentBudget, burns: &[Burn]) -> ObjectiveState {
     match whole.left(percent) {

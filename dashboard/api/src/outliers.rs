@@ -1,4 +1,4 @@
-//! Instances that fail, or are slow, while the others of their workload are not.
+//! Finds instances that fail or are slow while the other instances of their workload are not.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,15 @@ use leno_observe::stat::{InstanceGrowth, PairCounts};
 
 use crate::api::{Sign, SignKind};
 
-/// Fewest requests for a comparison, of the instance and of the others.
+/// The smallest number of requests for a comparison, both of the instance and of the others.
 const MIN_REQUESTS: f64 = 5.0;
-/// Fewest failures of an outlier, their least share, and how many times the share of the others that must be.
+/// The smallest number of failures of an outlier, their smallest share of its requests, and how many times the
+/// share of the others this share must be.
 const MIN_FAILURES: f64 = 3.0;
 const MIN_SHARE: f64 = 0.05;
 const TIMES: f64 = 4.0;
-/// How many times longer the median of an outlier is, and by how many seconds at least.
+/// How many times as long the median of an outlier must be as that of the others, and by how many seconds it must
+/// at least be longer.
 const SLOWER: f64 = 3.0;
 const LONGER_S: f64 = 0.05;
 
@@ -40,7 +42,7 @@ pub fn outliers<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> Vec<
     found
 }
 
-/// How an instance differs from the others, if it does.
+/// A description of how an instance differs from the others; `None` if it does not.
 fn unlike(own: &PairCounts, others: &PairCounts) -> Option<String> {
     let (requests, of_others) = (own.requests(), others.requests());
     if requests < MIN_REQUESTS || of_others < MIN_REQUESTS {

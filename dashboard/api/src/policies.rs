@@ -1,4 +1,4 @@
-//! What each policy selects, by its document and the labels of workloads.
+//! Finds what each policy selects, from its document and the labels of workloads.
 //!
 //! A collector keeps a [`PolicyDocument`] of each policy. [`PolicyDocument::selection`] then finds what it selects
 //! among the present workloads and services.
@@ -12,19 +12,20 @@ use serde_json::Value;
 use crate::fair::keep_fairly_of;
 use crate::inventory::Policy;
 
-/// Most targets of a policy that are kept; Gateway API permits as many.
+/// Most targets of a policy that are kept. The Gateway API permits no more.
 const MAX_TARGETS: usize = 16;
 /// Most labels of a selector that are kept.
 const MAX_LABELS: usize = 64;
-/// Longest name or label that is kept, in bytes: the limit of Kubernetes for a name with a prefix.
+/// Longest name or label that is kept, in bytes. This is Kubernetes' limit for a name with a prefix.
 const MAX_TEXT: usize = 600;
-/// Most workloads of one policy that are named; an answer has the number of the others.
+/// Most workloads of one policy that are named. An answer states the number of the others.
 const MAX_NAMED: usize = 200;
-/// Most workloads that all policies together name: each name costs some hundred bytes, in the collector and in every answer.
+/// Most workloads that are named for all policies together. Each name costs some hundred bytes, in the collector
+/// and in every answer.
 const MAX_NAMED_OF_ALL: usize = 32_768;
 /// Most policies that are shown.
 pub(crate) const MAX_POLICIES: usize = 10_000;
-/// Longest description of what a policy selects, in bytes.
+/// Longest description of a policy's selection, in bytes.
 const MAX_WORDS: usize = 1_024;
 
 /// Labels of a workload, or of a selector.
@@ -33,18 +34,18 @@ pub type Labels = BTreeMap<String, String>;
 /// The parts of a policy that are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyDocument {
-    /// `AuthorizationPolicy`, or another kind.
+    /// The kind, such as `AuthorizationPolicy`.
     pub kind: String,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What it does with a match: `Allow`, `Deny`. Empty for kinds without actions.
+    /// The action for a request that matches, such as `Allow` or `Deny`. Empty for kinds without actions.
     pub action: String,
-    /// How many rules it has.
+    /// The number of its rules.
     pub rules: usize,
     targets: Vec<Target>,
-    /// The labels of workloads of its namespace.
+    /// The labels that select workloads in the policy's namespace; `None` if the policy has no selector.
     selector: Option<Labels>,
 }
 
@@ -55,28 +56,29 @@ struct Target {
     section: String,
 }
 
-/// The present workloads and services, among which policies select.
+/// The present workloads and services, from which policies select.
 #[derive(Clone, Debug, Default)]
 pub struct SelectableObjects<'a> {
-    /// The namespace of the control plane: only policies in it may select the whole mesh. `None` if policies of any
-    /// namespace may.
+    /// The namespace of the control plane, in which alone policies may select the whole mesh. `None` if policies
+    /// of any namespace may.
     pub system: Option<&'a str>,
-    /// Workloads by namespace, with the labels of their instances; a workload may occur several times.
+    /// The workloads by namespace, with the labels of their instances. A workload may occur several times.
     pub workloads: BTreeMap<String, Vec<(String, &'a Labels)>>,
-    /// The selectors of services. A service with an empty selector selects the workload of its own name.
+    /// The selectors of services. A service with an empty selector selects the workload with the same name.
     pub services: BTreeMap<NamespacedName, &'a Labels>,
 }
 
 /// The objects that a policy selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicySelection {
-    /// A description: `workloads with app=web`, `Service cart port http`.
+    /// A description, such as `workloads with app=web` or `Service cart port http`.
     pub selects: Vec<String>,
     /// The selected workloads, by namespace and name; empty for routes, which select requests.
     pub workloads: Vec<NamespacedName>,
-    /// How many workloads are not named; 0 for a policy of the whole mesh if the reader may not see all namespaces.
+    /// How many selected workloads are not named. 0 for a policy of the whole mesh if the reader may not see all
+    /// namespaces.
     pub left_out: usize,
-    /// Whether it selects the whole mesh, so that `left_out` counts workloads of any namespace.
+    /// Whether the policy selects the whole mesh, so that `left_out` counts workloads of any namespace.
     #[serde(skip)]
     pub(crate) is_of_mesh: bool,
 }
@@ -124,7 +126,7 @@ impl PolicyDocument {
         }
     }
 
-    /// What the policy selects among these objects; names at most `places` workloads.
+    /// What the policy selects among these objects. At most `places` workloads are named.
     pub(crate) fn selection(&self, of: &SelectableObjects<'_>, places: usize) -> PolicySelection {
         let mut selects = Vec::new();
         let mut workloads: BTreeSet<(&str, &str)> = BTreeSet::new();
@@ -180,18 +182,19 @@ impl PolicyDocument {
     }
 }
 
-/// The policies that are shown, with what they select.
+/// The policies that are shown, each with what it selects.
 #[derive(Clone, Debug, Default)]
 pub struct MatchedPolicies {
-    /// By kind, namespace and name.
+    /// The policies, by kind, namespace and name.
     pub policies: Vec<Policy>,
-    /// How many policies were dropped because of the bound, by namespace.
+    /// How many policies were dropped because the list was full, by namespace.
     pub(crate) left_out: BTreeMap<String, usize>,
 }
 
 impl MatchedPolicies {
-    /// Matches policies with the present objects. The numbers of policies and of named workloads are bounded.
-    /// Namespaces share the first bound, and the policies of each namespace the second, so that none displaces others.
+    /// Matches policies with the present objects. The number of policies is limited, and the namespaces share this
+    /// limit; the number of named workloads is limited, and the policies of each namespace share that limit. So no
+    /// namespace displaces the policies of others.
     #[must_use]
     pub fn of<'a>(
         documents: impl Iterator<Item = &'a PolicyDocument>,
@@ -212,7 +215,7 @@ impl MatchedPolicies {
         for one in all {
             by_namespace.entry(&one.namespace).or_default().push(one);
         }
-        // Namespaces with few policies come first, so that the others can share what these do not need.
+        // Namespaces with few policies come first, so that the others can share the places that these leave.
         let mut namespaces: Vec<Vec<&PolicyDocument>> = by_namespace.into_values().collect();
         namespaces.sort_by_key(Vec::len);
         let (mut policies, mut places) = (Vec::new(), most_named);
@@ -234,7 +237,7 @@ impl MatchedPolicies {
     }
 }
 
-/// Cuts the description at its bound.
+/// Shortens the description to its maximum length.
 fn worded(mut words: Vec<String>) -> Vec<String> {
     let mut places = MAX_WORDS;
     for text in &mut words {
@@ -264,7 +267,7 @@ fn labelled(labels: &Labels) -> String {
     pairs.join(", ")
 }
 
-/// Cuts the text at its bound.
+/// Shortens the text to its maximum length.
 fn bounded(text: &str) -> String {
     text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
 }
@@ -355,7 +358,7 @@ mod tests {
         assert_eq!((selection.workloads.len(), selection.left_out), (MAX_NAMED, 7));
     }
 
-    /// Policies of a namespace that each select all of its workloads.
+    /// Some policies of a namespace, each of which selects all workloads in it.
     fn full(namespace: &str, policies: usize) -> Vec<PolicyDocument> {
         let document = |nth: usize| {
             let spec = json!({"selector": {}});

@@ -48,12 +48,12 @@ mod signs;
 use culprit::logs;
 use edges::{BrokenEdge, EdgeFault};
 
-/// Most lines of evidence.
+/// Most lines of evidence of a problem.
 const MAX_EVIDENCE: usize = 6;
-/// How long before the start of a problem a change may be in order to be shown with it: an edit that replaces the
-/// instances of a workload takes that long.
+/// How long before the beginning of a problem a change may be to be shown with it. An edit that replaces the
+/// instances of a workload may take this long to have an effect.
 const BEFORE_MS: u64 = 60_000;
-/// Most changes of a problem.
+/// Most changes that are shown with a problem.
 const MAX_CHANGES: usize = 3;
 
 /// The problems in the window that ends at `to_ms`. `state` is `None` for a past window.
@@ -96,17 +96,18 @@ pub(crate) fn problems(
     ranked.into_iter().map(|(_, problem)| problem).collect()
 }
 
-/// The order of a problem among those of the same severity.
+/// The position of a problem among those of the same severity.
 #[derive(Default)]
 struct Order {
-    /// It is a consequence of a failing edge.
+    /// Whether it is a consequence of a failing edge.
     follows: bool,
-    /// Its distance from the start of a chain of failures.
+    /// The distance of its edge from the beginning of a chain of failures.
     rank: usize,
     weight: Reverse<u64>,
 }
 
-/// Whether a workload that takes no traffic is the client of a failing edge, which is then added to its evidence.
+/// Whether a problem is about a workload that takes no traffic and is the client of a failing edge. If so, adds
+/// that edge to the evidence.
 fn follows(problem: &mut Problem, broken: &[BrokenEdge]) -> bool {
     let ProblemSubject::Workload { namespace, name } = &problem.about else { return false };
     let calls = |one: &&BrokenEdge| {
@@ -119,7 +120,7 @@ fn follows(problem: &mut Problem, broken: &[BrokenEdge]) -> bool {
     true
 }
 
-/// The order of subjects.
+/// The position of a subject's kind in the order of problems.
 fn kind(about: &ProblemSubject) -> u8 {
     match about {
         ProblemSubject::ControlPlane => 0,
@@ -176,8 +177,8 @@ fn of_edge(view: &HistoryView<'_>, broken: BrokenEdge) -> Problem {
     }
 }
 
-/// The object that was edited before a problem and is most likely related to the edge: one with the server's name, else
-/// one with the client's name, else one that routes or authorizes requests.
+/// The object that was edited before a problem and is most likely related to the edge: an object with the server's
+/// name, or else one with the client's name, or else one that routes or authorizes requests.
 fn changed(changes: &[Mark], broken: &BrokenEdge) -> Option<String> {
     let edits = changes.iter().filter(|mark| mark.kind == MarkKind::Documents);
     let lines: Vec<&str> = edits.flat_map(|mark| &mark.lines).map(String::as_str).collect();
@@ -303,7 +304,8 @@ fn reasons(instances: &[&Unready]) -> Vec<String> {
     instances.iter().take(MAX_EVIDENCE).map(line).collect()
 }
 
-/// The changes around the start of a problem. The first frame with the problem may begin before the change.
+/// The changes around the beginning of a problem. They may be later than the beginning of the first frame with the
+/// problem.
 fn changes(view: &HistoryView<'_>, since: u64) -> Vec<Mark> {
     let around = view.marks(since.saturating_sub(BEFORE_MS), since + TICK.as_millis() as u64);
     let mut all: Vec<Mark> = around.cloned().collect();
@@ -312,7 +314,7 @@ fn changes(view: &HistoryView<'_>, since: u64) -> Vec<Mark> {
     all
 }
 
-/// `shop/web`, or the name of what is not a workload of the mesh.
+/// The name as text: `shop/web`, or the bare name of something that is not a workload of the mesh.
 fn text((namespace, name): &NamespacedName) -> String {
     if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") }
 }

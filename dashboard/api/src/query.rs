@@ -10,12 +10,12 @@ use crate::series::{SeriesKey, SeriesNumbers};
 use crate::tally::{Tally, float};
 use crate::view::HistoryView;
 
-/// Most points of an answer: a day in steps of a minute.
+/// Most points of an answer: a day in steps of one minute.
 const MAX_POINTS: u64 = 1_440;
-/// The number of points if the request has no step: one for every few pixels of a chart.
+/// The number of points if the request sets no step: one for every few pixels of a chart.
 const USUAL_POINTS: u64 = 240;
 
-/// The subject of a series.
+/// What a series is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SeriesSubject {
     /// A workload as a server.
@@ -62,7 +62,7 @@ pub(crate) fn edges(
     edges
 }
 
-/// Workloads and edges of a window, without problems. `identities`: the present identities of workloads.
+/// The workloads and edges of a window, without problems. `identities` are the present identities of workloads.
 pub(crate) fn topology(
     view: &HistoryView<'_>,
     (mesh, identities): (&str, &BTreeMap<NamespacedName, String>),
@@ -110,7 +110,7 @@ pub(crate) fn topology(
     }
 }
 
-/// The rules of routes that requests followed in a window.
+/// The route rules that requests followed in a window.
 pub(crate) fn routes(names: &SeriesNumbers, window: &Window) -> Vec<Route> {
     let of = |(series, tally): (&u32, &Tally)| match names.subject(*series) {
         Some(SeriesKey::Route(name)) if tally.requests() > 0 => Some((name.clone(), tally.clone())),
@@ -127,7 +127,7 @@ pub(crate) fn routes(names: &SeriesNumbers, window: &Window) -> Vec<Route> {
     routes.into_iter().map(route).collect()
 }
 
-/// One workload or edge over time, in steps; `None` if it is not in the history.
+/// The counts of a workload or an edge over time, in steps; `None` if the history does not contain it.
 pub(crate) fn series(
     view: &HistoryView<'_>,
     wanted: &SeriesSubject,
@@ -166,7 +166,8 @@ pub(crate) fn series(
     Some(Points { step_ms, points: steps.values().map(point).collect() })
 }
 
-/// The requests to some servers, as their clients' proxies count them, including those that the mesh itself failed.
+/// The requests to some servers, as their clients' proxies count them. Requests that the mesh itself failed are
+/// included.
 pub(crate) fn budget(
     names: &SeriesNumbers,
     window: &Window,
@@ -204,7 +205,7 @@ fn subjects(wanted: &SeriesSubject) -> Vec<SeriesKey> {
     }
 }
 
-/// A tally as rates over the time in which it was counted.
+/// The counts of a tally, with rates over the time in which they were counted.
 pub(crate) fn signals(names: &SeriesNumbers, tally: &Tally, seconds: f64) -> Signals {
     let requests = tally.requests();
     let rate = |count: u64| if seconds > 0.0 { float(count) / seconds } else { 0.0 };

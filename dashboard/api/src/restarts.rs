@@ -1,52 +1,52 @@
-//! Which processes of instances, proxies or applications, ended within the last day.
+//! Records which processes of instances, proxies or applications, ended within the last day.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::api::Restart;
 use crate::fair::surplus;
 
-/// How long an end is remembered: as far back as `leno why` looks.
+/// How long an end is remembered, in milliseconds: as far back as `leno why` looks.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-/// Most ends that are remembered: four for each instance of a large mesh. Above it, the namespace with the most loses
-/// its oldest.
+/// Most ends that are remembered: four for each instance of a large mesh. Beyond this number, the namespace with
+/// the most ends loses its oldest one.
 const MAX_RESTARTS: usize = 1_000;
 
-/// How often a process of an instance has ended.
+/// How many times a process of an instance has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessEnds {
     /// The instance's namespace.
     pub namespace: String,
     /// The instance's workload.
     pub workload: String,
-    /// The instance.
+    /// The name of the instance.
     pub instance: String,
-    /// How often it has ended.
+    /// The number of ends.
     pub times: u32,
-    /// How it ended the last time, if that is known.
+    /// How the process ended the last time, if that is known.
     pub ended: Option<String>,
 }
 
-/// How often, and how the last time.
+/// The number of ends, and how the last of them happened.
 type EndCount = (u32, Option<String>);
 
 /// Finds the processes of one kind that ended between two calls of [`Restarts::look`].
 #[derive(Debug, Default)]
 pub struct Restarts {
-    /// By namespace and instance; `None` before the first call.
+    /// The counts by namespace and instance; `None` before the first call.
     counts: Option<HashMap<(String, String), EndCount>>,
     all: VecDeque<Restart>,
 }
 
 impl Restarts {
-    /// Takes how often the processes of all instances have ended so far.
+    /// Compares how many times the processes of all instances have ended so far with the previous call.
     pub fn look(&mut self, processes: impl IntoIterator<Item = ProcessEnds>, now_ms: u64) {
         let processes: Vec<ProcessEnds> = processes.into_iter().collect();
         let key = |one: &ProcessEnds| (one.namespace.clone(), one.instance.clone());
         let counts = processes.iter().map(|one| (key(one), (one.times, one.ended.clone())));
-        // What was before the first look is not known to be of the last day.
+        // Ends from before the first call are ignored, because they may be more than a day old.
         let Some(before) = self.counts.replace(counts.collect()) else { return };
         for one in processes {
-            // An instance that was replaced begins with zero.
+            // An instance that was replaced starts with zero ends.
             let known = before.get(&key(&one)).cloned().unwrap_or_default();
             if one.times == 0 || (one.times, &one.ended) == (known.0, &known.1) {
                 continue;
@@ -68,7 +68,7 @@ impl Restarts {
         }
     }
 
-    /// The oldest first.
+    /// The ends of processes, the oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<Restart> {
         self.all.iter().cloned().collect()

@@ -1,4 +1,4 @@
-//! The numbers of workloads, edges and causes in frames.
+//! Assigns numbers to workloads, edges and causes, for use in frames.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use leno_observe::stat::{NamespacedName, RouteName};
 
 use crate::bytes::{ByteReader, put, put_text};
 
-/// Most workloads, edges and rules of routes that are told apart; the counts of more are lost, and counted as lost.
-/// A mesh of 1,000 workloads, 10,000 edges, each with and without mTLS for half of them, and 4,000 rules of routes fits.
+/// Most workloads, edges and route rules that are distinguished. The counts of further ones are dropped, and
+/// counted as lost. This is enough for a mesh of 1,000 workloads, 10,000 edges, half of which have series both
+/// with and without mTLS, and 4,000 route rules.
 pub const MAX_SERIES: usize = 20_480;
-/// Most causes; they are constants of the proxies' code.
+/// Most causes that are distinguished. All causes are constants in the code of proxies.
 const MAX_CAUSES: usize = 256;
-/// The name of every further cause.
+/// The name that all further causes share.
 const OTHER_CAUSE: &str = "other";
 
 /// What a series is about.
@@ -26,25 +27,25 @@ pub enum SeriesKey {
         client: NamespacedName,
         /// Namespace and name of the server.
         server: NamespacedName,
-        /// Whether the connections between their proxies are mTLS.
+        /// Whether the connections between their proxies use mTLS.
         encrypted: bool,
     },
-    /// A service and a rule of a route of it.
+    /// A service and a rule of one of its routes.
     Route(RouteName),
 }
 
-/// Numbers for subjects and causes. A number that no frame uses any more is given again.
+/// Assigns numbers to subjects and causes. A number that no frame uses any more is assigned again.
 #[derive(Debug, Default)]
 pub(crate) struct SeriesNumbers {
     subjects: Vec<Option<Arc<SeriesKey>>>,
     numbers: HashMap<Arc<SeriesKey>, u32>,
     free: Vec<u32>,
     causes: Vec<String>,
-    /// Records of names that no file has yet.
+    /// The records of new names that are not in the file yet.
     fresh: Vec<NewName>,
 }
 
-/// A name that has a number since a moment ago.
+/// The record of a name that has just got a number.
 #[derive(Clone, Debug)]
 pub(crate) enum NewName {
     Subject(Vec<u8>),
@@ -52,7 +53,7 @@ pub(crate) enum NewName {
 }
 
 impl SeriesNumbers {
-    /// The number of a subject; `None` where there are too many.
+    /// The number of a subject; `None` if there are too many subjects.
     pub(crate) fn number(&mut self, subject: SeriesKey) -> Option<u32> {
         if let Some(number) = self.numbers.get(&subject) {
             return Some(*number);
@@ -70,7 +71,7 @@ impl SeriesNumbers {
         Some(number)
     }
 
-    /// The names that are new since the last call.
+    /// The records of the names that are new since the last call.
     pub(crate) fn take_fresh(&mut self) -> Vec<NewName> {
         std::mem::take(&mut self.fresh)
     }
@@ -94,7 +95,7 @@ impl SeriesNumbers {
         self.subjects.iter().map(Option::as_deref)
     }
 
-    /// Names without subjects and with the same causes.
+    /// A copy without subjects, but with the same causes.
     pub(crate) fn with_causes(&self) -> Self {
         Self { causes: self.causes.clone(), ..Self::default() }
     }
@@ -118,7 +119,7 @@ impl SeriesNumbers {
         self.free.is_empty() && self.subjects.len() >= MAX_SERIES
     }
 
-    /// Frees the numbers that `used` refuses.
+    /// Frees the numbers for which `used` returns false.
     pub(crate) fn keep(&mut self, used: impl Fn(u32) -> bool) {
         for (number, subject) in (0_u32..).zip(&mut self.subjects) {
             if used(number) {
@@ -131,7 +132,7 @@ impl SeriesNumbers {
         }
     }
 
-    /// What the names occupy, about: texts, and three words for each entry of a table.
+    /// The approximate memory of the names, in bytes: the texts, and three words for each entry of a table.
     pub(crate) fn size(&self) -> usize {
         let name = |name: &NamespacedName| name.0.capacity() + name.1.capacity();
         let texts = |subject: &Arc<SeriesKey>| match &**subject {
@@ -145,8 +146,8 @@ impl SeriesNumbers {
         all + self.numbers.len() * (size_of::<SeriesKey>() + 6 * size_of::<usize>())
     }
 
-    /// Every subject and cause, as [`read_subject`](Self::read_subject) and
-    /// [`read_cause`](Self::read_cause) read them.
+    /// The records of all subjects and causes, in the form that [`read_subject`](Self::read_subject) and
+    /// [`read_cause`](Self::read_cause) read.
     pub(crate) fn records(&self) -> impl Iterator<Item = NewName> {
         let subjects = (0_u32..).zip(&self.subjects);
         let subjects = subjects.filter_map(|(number, subject)| Some((number, subject.as_ref()?)));

@@ -1,4 +1,4 @@
-//! The interface over HTTP: read-only, with GET and JSON.
+//! Answers requests to the interface over HTTP. The interface is read-only and consists of GET and JSON.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::hub::{Hub, TimeSpan};
 use crate::query::SeriesSubject;
 use crate::visible_namespaces::VisibleNamespaces;
 
-/// The path of the interface.
+/// The prefix of all paths of the interface.
 pub const ROOT: &str = "/api/v1/";
 
 /// Answers one request of a reader.
@@ -145,7 +145,7 @@ impl<'a> QueryParameters<'a> {
         Ok(TimeSpan { from_ms: self.number("from")?, to_ms: self.number("to")? })
     }
 
-    /// Parses `namespace/name`; the namespace is empty for what is outside the mesh.
+    /// Parses `namespace/name`. The namespace is empty for names outside the mesh.
     fn name(&self, parameter: &str) -> Result<Option<NamespacedName>, Rejection> {
         let Some(text) = self.0.get(parameter) else { return Ok(None) };
         let wrong = || bad(&format!("{parameter} is not namespace/name"));
@@ -161,7 +161,7 @@ fn json(value: &impl Serialize) -> AdminResponse {
     respond(StatusCode::OK, JSON, serde_json::to_vec(value).expect("answers have only text keys"))
 }
 
-/// An error of the interface: an object with the single field `error`.
+/// An error of the interface: an object with a single field, `error`.
 #[must_use]
 pub fn refuse(status: StatusCode, why: &str) -> AdminResponse {
     let body = serde_json::json!({ "error": why });
@@ -319,7 +319,8 @@ pub(crate) mod tests {
             assert_eq!(own.contains("shop"), is_of_shop, "{target}: {own}");
             assert!(all != own, "{target} does not tell both namespaces apart");
         }
-        // A reader of all namespaces can ask for some of them, and no reader can ask for more than they may see.
+        // A reader who may see all namespaces can request some of them, and no reader can request more than they
+        // may see.
         for target in
             ["topology?window=60000&", "proxies?", "policies?", "flows?", "changes?from=0&"]
         {
@@ -330,7 +331,7 @@ pub(crate) mod tests {
             let (_, text) = get(&shop, &part("shop,bank")).await;
             assert!(text.contains("shop") && !text.contains("ledger"), "{target}: {text}");
         }
-        // The namespace was created again after all this, by another owner.
+        // For this reader, another owner has created the namespace again after all of this.
         let again = VisibleNamespaces::Namespaces([("shop".to_owned(), u64::MAX)].into());
         let targets = ["topology?window=60000", "routes?window=60000", "changes?from=0", "flows"];
         for target in targets.map(|target| format!("/api/v1/{target}")) {

@@ -1,26 +1,27 @@
-//! Keeps the signs that an observer has seen, for as long as they may explain a problem.
+//! Keeps the signs that an observer has seen, as long as they may explain a problem.
 
 use std::collections::HashMap;
 
 use crate::api::{Sign, SignKind};
 use crate::fair::surplus;
 
-/// How long a sign is kept after it was last seen.
+/// How long a sign is kept after it was last seen, in milliseconds.
 const KEPT_MS: u64 = 60 * 60 * 1000;
-/// Most signs that are kept. Above it, the namespace with the most loses those that were not seen for the longest time.
+/// Most signs that are kept. Beyond this number, the namespace with the most signs loses the one that was last
+/// seen the longest time ago.
 const MAX_SIGNS: usize = 256;
 
 /// The kind, namespace, workload and subject of a sign.
 type Key = (SignKind, String, String, String);
 
-/// A set of signs.
+/// The signs that are kept.
 #[derive(Debug, Default)]
 pub struct Signs {
     all: HashMap<Key, Sign>,
 }
 
 impl Signs {
-    /// Adds the signs that are seen now.
+    /// Adds the signs that were seen at this time.
     pub fn take(&mut self, seen: impl IntoIterator<Item = Sign>, now_ms: u64) {
         for sign in seen {
             self.all.insert(key(&sign), Sign { at_ms: now_ms, ..sign });

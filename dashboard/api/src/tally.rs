@@ -6,23 +6,23 @@ use leno_telemetry::BUCKET_BOUNDS_S;
 
 use crate::bytes::{ByteReader, put};
 
-/// The histogram buckets of durations, as proxies have them; the last one has no upper bound.
+/// The number of buckets in the duration histogram of proxies. The last bucket has no upper bound.
 const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 
-/// Counts over some time, and gauges at its end.
+/// Counts over some time, and the values of gauges at its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Requests by the class of their status, 1xx first.
     pub classes: [u64; 5],
-    /// Requests that the client cancelled before there was a response; they are among the 4xx.
+    /// Requests that the client abandoned before a response began. They are included in the 4xx.
     pub given_up: u64,
-    /// gRPC calls that failed by their status, and that `classes` does not have as 5xx.
+    /// gRPC calls that failed according to their grpc-status, and that `classes` does not contain as 5xx.
     pub grpc_failed: u64,
     /// Requests by their duration.
     pub durations: Durations,
     /// Opaque connections opened.
     pub tcp_opened: u64,
-    /// Opaque connections open at the end.
+    /// Opaque connections that are open at the end of the time.
     pub tcp_open: u64,
     /// Bytes of opaque connections from the client.
     pub read_bytes: u64,
@@ -32,20 +32,20 @@ pub struct Tally {
     pub connect_failures: u64,
     /// Retries of requests and of connections.
     pub retries: u64,
-    /// Workers that have ejected an endpoint of the server at the end.
+    /// Workers that eject an endpoint of the server at the end of the time.
     pub ejected: u64,
-    /// Failures that the mesh itself caused, by the number of the cause.
+    /// Failures that the mesh itself caused: the number of each cause, and its count.
     pub causes: Vec<(u32, u64)>,
-    /// The instances of a workload at the end; `None` for an edge.
+    /// The instances of a workload at the end of the time; `None` for an edge.
     pub instances: Option<Instances>,
 }
 
 /// The instances of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instances {
-    /// How many there are.
+    /// The number of instances.
     pub all: u32,
-    /// How many take traffic.
+    /// The number of instances that take traffic.
     pub ready: u32,
     /// Whether they have proxies.
     pub meshed: bool,
@@ -61,8 +61,8 @@ impl Default for Durations {
     }
 }
 
-/// The bits that mark which fields a tally has. The most frequent fields come first, so that the bits usually take one
-/// byte.
+/// The bits that say which fields a tally contains. The most frequent fields come first, so that the bits usually
+/// take one byte.
 mod field {
     pub(super) const GOOD: u64 = 1;
     pub(super) const REDIRECTED: u64 = 1 << 1;
@@ -85,7 +85,8 @@ impl Durations {
         let mut counts = [0; BUCKETS];
         let mut below = 0;
         for (bound, cumulated) in histogram.cumulated() {
-            // A proxy of another version may have other bounds. Its counts go to the next higher bucket.
+            // A proxy of another version may have other bounds. A count then goes to the bucket with the next
+            // higher bound.
             let bucket = BUCKET_BOUNDS_S.partition_point(|own| *own < bound * 0.999_999);
             let cumulated = whole(cumulated);
             counts[bucket] += cumulated.saturating_sub(below);
@@ -106,8 +107,8 @@ impl Durations {
         histogram.quantile(q).map(|seconds| seconds * 1000.0)
     }
 
-    /// How many requests took longer than this time, as far as buckets show: the whole bucket that the time lies in
-    /// counts as longer. Also returns the bound in milliseconds that was applied.
+    /// How many requests took longer than this time, as far as the buckets show. All requests in the bucket that
+    /// contains the time count as longer. Also returns the limit that was applied, in milliseconds.
     #[must_use]
     pub fn above_ms(&self, ms: u64) -> (u64, f64) {
         let bound = float(ms) / 1000.0;
@@ -122,7 +123,7 @@ impl Durations {
         }
     }
 
-    /// Appends the buckets from the first to the last that is not 0.
+    /// Appends the buckets from the first to the last one that is not 0.
     fn put(&self, bytes: &mut Vec<u8>) {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(0);
         let end = self.0.iter().rposition(|count| *count > 0).map_or(first, |last| last + 1);
@@ -142,7 +143,7 @@ impl Durations {
 }
 
 impl Tally {
-    /// The counts of a proxy; `cause` maps causes to numbers.
+    /// A tally of the counts of a proxy; `cause` returns the number of a cause.
     #[must_use]
     pub fn of(counts: &PairCounts, mut cause: impl FnMut(&str) -> u32) -> Self {
         let causes = counts.causes.iter().map(|(name, count)| (cause(name), whole(*count)));
@@ -169,7 +170,8 @@ impl Tally {
         self.classes.iter().sum()
     }
 
-    /// The number of failed requests: with a status from 500, or a gRPC status of a server failure.
+    /// The number of failed requests: those with a status from 500, and those whose grpc-status is the server's
+    /// failure.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.classes[4] + self.grpc_failed
@@ -203,7 +205,7 @@ impl Tally {
         }
     }
 
-    /// Adds a tally of the same time.
+    /// Adds a tally for the same time.
     pub(crate) fn join(&mut self, other: &Self) {
         let (open, ejected) = (self.tcp_open + other.tcp_open, self.ejected + other.ejected);
         self.add(other);
@@ -262,7 +264,7 @@ impl Tally {
         rare.into_iter().filter(|count| *count > 0).for_each(|count| put(bytes, count));
     }
 
-    /// Reads what [`put`](Self::put) has written; `None` if the bytes are invalid.
+    /// Reads a tally that [`put`](Self::put) has written; `None` if the bytes are invalid.
     pub(crate) fn read(bytes: &mut ByteReader<'_>) -> Option<Self> {
         let fields = bytes.number()?;
         let count = |field: u64, bytes: &mut ByteReader<'_>| match fields & field {
@@ -328,7 +330,7 @@ mod tests {
     #[test]
     fn requests_in_the_bucket_of_the_bound_count_as_longer() {
         let mut durations = Durations::default();
-        // The buckets up to 100 ms, 150 ms and 200 ms, and the one above 10 s.
+        // The buckets up to 100 ms, 150 ms and 200 ms, and the bucket above 10 s.
         for (bucket, count) in [(18, 1), (19, 10), (20, 100), (BUCKETS - 1, 1000)] {
             durations.0[bucket] = count;
         }

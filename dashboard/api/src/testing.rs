@@ -22,7 +22,7 @@ pub(crate) fn edge(client: &str, server: &str, requests: f64) -> EdgeGrowth {
     }
 }
 
-/// A workload in the namespace `shop`, with its numbers of instances, all and ready.
+/// A workload in the namespace `shop`, with its number of instances and the number of those that are ready.
 pub(crate) fn workload(name: &str, (instances, ready): (u32, u32)) -> WorkloadGrowth {
     WorkloadGrowth {
         name: ("shop".to_owned(), name.to_owned()),

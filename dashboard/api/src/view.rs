@@ -1,4 +1,4 @@
-//! A history as one reader may see it.
+//! Shows a history as one reader may see it.
 //!
 //! ```text
 //!  frames, names, changes ──► View: hidden ends have one name, the rest is omitted ──► queries and rules
@@ -19,21 +19,21 @@ pub(crate) struct HistoryView<'a> {
     masked: Option<MaskedNames>,
 }
 
-/// Names and changes without those that the reader may not see.
+/// The names and changes without those that the reader may not see.
 struct MaskedNames {
     names: SeriesNumbers,
-    /// For each series of the history, the series of `names` that it is counted in; `None` if the reader may not see
-    /// it.
+    /// For each series of the history, the series of `names` to which its counts are added; `None` if the reader
+    /// may not see it.
     seen: Vec<Option<VisibleSeries>>,
     marks: Vec<Mark>,
 }
 
-/// A series that a reader sees.
+/// A series that a reader may see.
 #[derive(Clone, Copy)]
 struct VisibleSeries {
-    /// Its number in the view.
+    /// The number of the series in the view.
     number: u32,
-    /// Frames that begin before this are hidden.
+    /// Frames that begin before this time are hidden.
     since_ms: u64,
 }
 
@@ -117,15 +117,15 @@ impl ViewFrame<'_> {
         self.frame.millis
     }
 
-    /// How many series the frame leaves out. The number is for all namespaces together, so it is 0 for a reader who
-    /// sees only some.
+    /// How many series the frame leaves out. The number covers all namespaces together, so it is 0 for a reader
+    /// who may see only some.
     pub(crate) fn left_out(self) -> u64 {
         self.seen.map_or(self.frame.left_out, |_| 0)
     }
 
     /// Calls `visit` with every tally; each series occurs once.
     pub(crate) fn each(self, mut visit: impl FnMut(u32, Tally)) {
-        // The frame was checked when it was made or read from the file, so it can only be damaged by a bug.
+        // The frame was checked when it was made or read from the file, so only a bug can have damaged it.
         let Some(seen) = self.seen else {
             let _ = self.frame.each(visit);
             return;

@@ -12,9 +12,9 @@ use crate::series::SeriesKey;
 
 /// The port of the page and the interface of a cluster's observer, on loopback in its pod.
 pub const PORT: u16 = 15024;
-/// The audience of tokens that are only for the observer of a cluster.
+/// The audience of tokens that are meant only for the observer of a cluster.
 pub const AUDIENCE: &str = "leno-observer";
-/// The name that stands for everything in namespaces that a reader may not see.
+/// The name that stands for all workloads in namespaces that a reader may not see.
 pub const HIDDEN: &str = "(other namespaces)";
 
 /// The namespaces that a reader may see.
@@ -22,8 +22,8 @@ pub const HIDDEN: &str = "(other namespaces)";
 pub enum VisibleNamespaces {
     /// All of them.
     All,
-    /// Only these, and of each only what was observed since it was created, in milliseconds since 1970: an earlier
-    /// namespace of the same name may have had another owner.
+    /// Only these. Of each, the reader may see only what was observed since the namespace was created, given in
+    /// milliseconds since 1970, because an earlier namespace with the same name may have had another owner.
     Namespaces(BTreeMap<String, u64>),
 }
 
@@ -43,7 +43,7 @@ impl VisibleNamespaces {
         matches!(self, Self::All)
     }
 
-    /// The part of it that is in these namespaces.
+    /// Restricts what the reader may see to these namespaces.
     #[must_use]
     pub fn within(&self, namespaces: &[&str]) -> Self {
         let since = |name: &&str| match self {
@@ -53,7 +53,7 @@ impl VisibleNamespaces {
         Self::Namespaces(namespaces.iter().filter_map(since).collect())
     }
 
-    /// Whether the reader may see what was in a namespace at this moment.
+    /// Whether the reader may see what existed in a namespace at this time.
     pub(crate) fn has_at(&self, namespace: &str, at_ms: u64) -> bool {
         match self {
             Self::All => true,
@@ -63,7 +63,7 @@ impl VisibleNamespaces {
         }
     }
 
-    /// Since when the reader may see a subject.
+    /// The time since which the reader may see a subject.
     pub(crate) fn since_ms(&self, subject: &SeriesKey) -> u64 {
         let Self::Namespaces(seen) = self else { return 0 };
         let since = |namespace: &str| seen.get(namespace).copied().unwrap_or(0);
@@ -95,7 +95,7 @@ impl VisibleNamespaces {
             }
             SeriesKey::Route(RouteName { service, route, rule }) => {
                 self.has(&service.0).then_some(())?;
-                // The form is `HTTPRoute shop/cart`; empty for requests that match no rule.
+                // The form is `HTTPRoute shop/cart`; the text is empty for requests that match no rule.
                 let is_seen =
                     route.is_empty() || namespace_in(route).is_some_and(|of| self.has(of));
                 let (route, rule) = match is_seen {
@@ -127,7 +127,7 @@ impl VisibleNamespaces {
             self.has_at(&one.namespace, one.at_ms)
                 && other.is_none_or(|(namespace, _)| self.has_at(namespace, one.at_ms))
         });
-        // The edit may concern documents of any namespace.
+        // The edit may concern documents of any namespace, so the reader does not see it.
         seen.refused_edit = None;
         seen
     }
@@ -144,7 +144,8 @@ impl VisibleNamespaces {
     }
 }
 
-/// The namespace of the object at the start of a text: `Service shop/cart changed`, or `shop/cart-0 was started again`.
+/// The namespace of the object at the beginning of a text, such as `Service shop/cart changed` or `shop/cart-0 was
+/// started again`.
 #[must_use]
 pub fn namespace_in(text: &str) -> Option<&str> {
     if let Some(rest) = text.strip_prefix("Namespace ") {
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(shop().mark(&mark(MarkKind::Refused, &["unknown field"])), None);
         assert!(shop().mark(&mark(MarkKind::ControlPlane, &["it went away"])).is_some());
 
-        // A namespace that was created again reveals nothing of the one before.
+        // A namespace that was created again reveals nothing about the earlier one.
         let again = VisibleNamespaces::Namespaces([("shop".to_owned(), 6)].into());
         assert_eq!(again.mark(&mark(MarkKind::Documents, &both)), None);
         let seen = again.state(&state);

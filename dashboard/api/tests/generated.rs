@@ -1,5 +1,5 @@
-//! The generated code is what the proto files say. It is in the repository, as that of `leno-wire` is. With `LENO_UPDATE` set
-//! (`make proto`) the test writes it.
+//! Tests that the generated code matches the proto files. The code is in the repository, like that of `leno-wire`.
+//! With `LENO_UPDATE` set (`make proto`), the test writes the code instead.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn the_generated_code_is_that_of_the_proto_files() {
     let descriptors = protox::compile([DASHBOARD, REFLECTION], [root.join("proto")]).unwrap();
     let of_dashboard =
         descriptors.file.iter().find(|file| file.name.as_deref() == Some(DASHBOARD)).unwrap();
-    // For reflection, without comments.
+    // Reflection needs no comments.
     let mut described = of_dashboard.clone();
     described.source_code_info = None;
     fs::write(made.path().join("dashboard.bin"), described.encode_to_vec()).unwrap();
@@ -29,7 +29,7 @@ fn the_generated_code_is_that_of_the_proto_files() {
         .out_dir(made.path());
     for message in &of_dashboard.message_type {
         let name = message.name.as_deref().unwrap();
-        // Both directions are JSON: requests become queries, and answers were JSON.
+        // Both directions pass through JSON: requests become queries, and answers are made from JSON.
         let methods = of_dashboard.service.iter().flat_map(|one| &one.method);
         let is_asked =
             methods.into_iter().any(|one| one.input_type().ends_with(&format!(".{name}")));

@@ -1,5 +1,6 @@
-//! How much memory the history of a large mesh takes: a day of 1,000 workloads, 10,000 edges and 1,000 rules of routes, every one
-//! of which carries requests all the time; and of a mesh with more edges than the history has room for.
+//! Measures how much memory the history of a large mesh takes: a day of 1,000 workloads, 10,000 edges and 1,000
+//! route rules, all of which carry requests all the time. Also tests a mesh with more edges than the history can
+//! hold.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
@@ -13,35 +14,35 @@ use leno_observe::stat::{
     EdgeGrowth, MeshGrowth, PairCounts, RouteGrowth, RouteName, WorkloadGrowth,
 };
 
-/// What a history may take.
+/// The most memory that a history may take, in bytes.
 const BOUND: usize = 64 * 1024 * 1024;
 const WORKLOADS: u64 = 1_000;
 const EDGES: u64 = 10_000;
 const ROUTES: u64 = 1_000;
-/// Distances of the frames: fine for the last hour and a slot, and one for each coarse frame before.
+/// The distance between frames: of fine ones, for the last hour and one slot, and of coarse ones before that.
 const FINE_MS: u64 = 5_000;
 const COARSE_MS: u64 = 600_000;
 const DAY_MS: u64 = 24 * 3_600_000;
-/// Frames of a short history.
+/// The number of frames in a short history.
 const FRAMES: u64 = 30;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
-/// Held while memory is measured, which is that of all tests.
+/// Held while memory is measured, because the allocator counts the memory of all tests together.
 static MEASURED: Mutex<()> = Mutex::new(());
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it is.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what the allocator requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what the allocator requires.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -49,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A small generator (xorshift), so that every run has the same traffic.
+/// A small random number generator (xorshift), so that every run has the same traffic.
 struct Random(u64);
 
 impl Random {
@@ -61,7 +62,7 @@ impl Random {
     }
 }
 
-/// Around 20 requests with some spread, one of a hundred of which fails, over five buckets of duration.
+/// About 20 requests, a hundredth of which fail, spread over five duration buckets.
 fn counts(random: &mut Random, seconds: u64) -> PairCounts {
     let mut counts = PairCounts::default();
     let scale = (seconds / 5).max(1);
@@ -112,7 +113,8 @@ fn growth(random: &mut Random, seconds: u64, edges: u64) -> MeshGrowth {
 fn a_day_of_a_large_mesh_takes_no_more_than_its_bound() {
     let _measured = MEASURED.lock().unwrap();
     let mut random = Random(0x2545_f491_4f6c_dd1d);
-    // Frames are packed one by one, so that the same traffic again takes as much as other traffic.
+    // Each frame is packed on its own, so repeating the same traffic takes as much memory as different traffic
+    // would.
     let fine: Vec<MeshGrowth> =
         (0..6).map(|_| growth(&mut random, FINE_MS / 1000, EDGES)).collect();
     let coarse: Vec<MeshGrowth> =
@@ -134,11 +136,11 @@ fn a_day_of_a_large_mesh_takes_no_more_than_its_bound() {
     assert!(largest <= BOUND, "{largest} bytes, of which frames may be {MAX_BYTES}");
     assert!(own * 10 >= largest * 8, "its own account leaves much out");
     assert_eq!(history.lost(), 0);
-    // An hour of the finest frames fits: nothing was made coarse before its time.
+    // An hour of fine frames fits, so no frame was made coarse early.
     assert_eq!(history.frames_between(DAY_MS - 3_600_000, DAY_MS), 720);
 }
 
-/// What some minutes of a mesh with so many edges take, and how many counts were lost.
+/// How much memory some minutes of a mesh with this many edges take, and how many counts were lost.
 fn minutes(edges: u64) -> (usize, u64) {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let fine = growth(&mut random, FINE_MS / 1000, edges);

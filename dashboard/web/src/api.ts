@@ -1,4 +1,4 @@
-// What the interface answers: the types of dashboard/api/src/api.rs. It is read, never written.
+// The types of the interface's answers, as in dashboard/api/src/api.rs. The page only reads.
 
 import { moment, type Moment } from "./moment";
 
@@ -22,14 +22,14 @@ export interface Overview {
 }
 
 export interface Signals {
-  /** Of the requests that were answered; null if none was. */
+  /** The share of the answered requests that succeeded; null if none was answered. */
   success_rate: number | null;
   requests: number;
-  /** By their status, or by the grpc-status of their response. */
+  /** Requests that failed, according to their status or grpc-status. */
   failed: number;
-  /** By their client, before there was a response. */
+  /** Requests that the client abandoned before a response began. */
   given_up: number;
-  /** By an authorization policy. */
+  /** Requests that an authorization policy denied. */
   denied: number;
   requests_per_s: number;
   statuses: [number, number, number, number, number];
@@ -75,9 +75,9 @@ export interface Problem {
   title: string;
   evidence: string[];
   since_ms: number | null;
-  /** What changed shortly before, the newest first. */
+  /** The changes shortly before, the newest first. */
   changes: Mark[];
-  /** The culprit as far as the evidence tells. */
+  /** The likely culprit, judging by the evidence. */
   culprit: string;
   /** The command that shows more; empty if there is none. */
   more: string;
@@ -91,7 +91,7 @@ export interface Topology {
   workloads: Workload[];
   edges: Edge[];
   problems: Problem[];
-  /** Most workloads, edges and rules of routes at once that the history was too small for. */
+  /** How many workloads, edges and route rules did not fit into the history; the largest number at any time. */
   left_out: number;
 }
 
@@ -125,11 +125,11 @@ export interface Mark {
   lines: string[];
 }
 
-/** What a proxy reports of itself. */
+/** What a proxy reports about itself. */
 export interface ProxyState {
-  /** null if the proxy has no control plane. */
+  /** Whether the control plane is connected; null if the proxy uses none. */
   connected: boolean | null;
-  /** The time since the control plane was heard last; 0 while it is connected. */
+  /** The time since the control plane last answered; 0 while it is connected. */
   configuration_age_s: number;
   resources: number;
   rejected: number;
@@ -174,11 +174,11 @@ export interface Policy {
   selects: string[];
   workloads: [string, string][];
   left_out: number;
-  /** How often proxies that run have decided by it. */
+  /** How many times running proxies have made each decision because of it. */
   decisions: Record<string, number>;
-  /** Which clients policies of its kind denied at its workloads in the window. */
+  /** The clients that policies of its kind denied at its workloads in the window. */
   denied: Denied[];
-  /** Clients and servers beyond those. */
+  /** The number of pairs of client and server that `denied` leaves out. */
   denied_left_out?: number;
 }
 
@@ -192,7 +192,7 @@ export interface Policies {
 
 /** A condition of a route or a policy. */
 export interface Condition {
-  /** What it is attached to. */
+  /** The object to which the route or policy is attached. */
   of: string;
   type: string;
   status: string;
@@ -249,7 +249,7 @@ export interface Finding {
   remedy?: string;
 }
 
-/** What `leno check` says. */
+/** The results of `leno check`. */
 export interface Checks {
   at_ms: number;
   groups: { name: string; findings: Finding[] }[];
@@ -262,7 +262,7 @@ export interface Certificate {
   not_after_unix_s: number;
 }
 
-/** What `leno identity` says. */
+/** The output of `leno identity`. */
 export interface Authority {
   at_ms: number;
   authority: {
@@ -306,12 +306,15 @@ export interface Tapped {
 
 export interface TapPage {
   requests: Tapped[];
-  /** Requests beyond the rate of the tap, and those that proxies have dropped. */
+  /** The number of requests beyond the rate of the tap; `dropped` is the number that proxies have dropped. */
   beyond: number;
   dropped: number;
 }
 
-/** The token of an address that leno has printed; it goes into no history and to no server but this one. */
+/**
+ * The token in the address that leno has printed. It is removed from the browser's history, and sent only to this
+ * server.
+ */
 function takeToken(): string | null {
   const found = /^#token=([\w.~+/=-]+)$/.exec(location.hash);
   if (found?.[1]) {
@@ -323,7 +326,7 @@ function takeToken(): string | null {
 
 const token = takeToken();
 
-/** An answer that is an error, in words for the page. */
+/** An answer that is an error, with a message for the page. */
 export class Refused extends Error {
   constructor(
     readonly status: number,
@@ -334,7 +337,7 @@ export class Refused extends Error {
 }
 
 function headers(): Record<string, string> {
-  // This header keeps pages of other sites from opening taps.
+  // Pages of other sites cannot send this header, and therefore cannot open taps.
   const all: Record<string, string> = { "Leno-Page": "1" };
   if (token) all["Authorization"] = `Bearer ${token}`;
   return all;
@@ -364,10 +367,10 @@ async function get<T>(path: string, parameters: Record<string, string | number |
   return body as T;
 }
 
-/** What a file of a moment has: what this reader may see, and nothing of what only administrators are to know. */
+/** The content of a moment's file: what this reader may see, without anything that is only for administrators. */
 export async function momentOf(at: number | undefined, window: number, signal: AbortSignal): Promise<Moment> {
   const of = async (path: string, parameters: Record<string, number>) => [path, await get(path, parameters, signal)] as const;
-  // These are of the present, and not everywhere.
+  // These answers exist only for the present, and not for every mesh.
   const ofNow = (path: string) =>
     of(path, {}).catch((error) => {
       if (error instanceof Refused && error.status === 404) return null;
@@ -410,7 +413,7 @@ export const authority = (signal: AbortSignal) => get<Authority>("authority", {}
 
 export const tap = (parameters: Record<string, string>, signal: AbortSignal) => get<TapPage>("tap", parameters, signal);
 
-/** Closes a tap, also while the page ends. One that stays open is closed by the proxies when it is polled no more. */
+/** Closes a tap, even while the page is being closed. Proxies close a tap that is no longer polled. */
 export function closeTap(id: string): void {
   void fetch(`/api/v1/tap?${new URLSearchParams({ id, close: "true" })}`, { headers: headers(), keepalive: true }).catch(() => undefined);
 }

@@ -1,4 +1,4 @@
-// The frame of every page: the mesh, its state, the time, and the page itself.
+// The frame of every page: the name of the mesh, its state, the time control, and the page's content.
 
 import { useEffect, useRef } from "preact/hooks";
 
@@ -22,7 +22,7 @@ import { Saved, SaveButton } from "./saved";
 import { StateBar } from "./state";
 import { Timeline } from "./timeline";
 
-/** The path, the words and the first parts of the addresses of each page. */
+/** For each page: its path, its label, and the first parts of the addresses for which it is selected. */
 const PAGES: [string, string, ...string[]][] = [
   ["/", "Mesh", ""],
   ["/routes", "Routes", "routes", "route"],
@@ -98,7 +98,7 @@ export interface PageProps {
   topology: api.Topology;
   marks: api.Mark[];
   now: number;
-  /** Where the history begins. */
+  /** The time at which the history begins. */
   begin: number;
 }
 
@@ -140,7 +140,8 @@ function Page(props: PageProps) {
 
 /** `/` searches, `l` follows the present, Escape goes back to the whole mesh. */
 function useKeys(shown: Place, search: { current: HTMLInputElement | null }) {
-  // An effect runs a frame after what it belongs to is shown, and a key pressed in between would act on the place of before.
+  // An effect runs a frame after its component is shown. A key that is pressed in between must act on the new
+  // place, not on the old one.
   const latest = useRef(shown);
   latest.current = shown;
   useEffect(() => {

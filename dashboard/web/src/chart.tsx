@@ -1,4 +1,4 @@
-// One figure over time, with the changes and the moment that is shown.
+// A chart of one figure over time, with marks for the changes and for the moment that is shown.
 
 import type { Mark, Point, Points } from "./api";
 import { clock } from "./format";
@@ -20,7 +20,7 @@ interface Props {
   show: (value: number) => string;
   marks: Mark[];
   place: Place;
-  /** The top of the scale where that is fixed. */
+  /** The top of the scale, if it is fixed. */
   top?: number;
 }
 
@@ -75,7 +75,7 @@ export function Chart({ title, points, span: [from, to], lines, show, marks, pla
   );
 }
 
-/** A line with gaps where nothing was observed. */
+/** A line that has gaps where nothing was observed. */
 function path(points: Points, line: Line, x: (ms: number) => number, y: (value: number) => number): string {
   let drawn = "";
   let before: number | null = null;
@@ -87,7 +87,7 @@ function path(points: Points, line: Line, x: (ms: number) => number, y: (value: 
     }
     const joined = before !== null && point.at_ms - before < 3 * Math.max(points.step_ms, point.observed_s * 1000);
     drawn += `${joined ? "L" : "M"}${x(point.at_ms).toFixed(1)} ${y(value).toFixed(1)}`;
-    // A single observation is a dot.
+    // A single observation is drawn as a dot.
     if (!joined) drawn += "h1";
     before = point.at_ms;
   }

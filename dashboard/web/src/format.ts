@@ -1,4 +1,4 @@
-// Figures and names as people read them.
+// Formats figures and names for people.
 
 import type { About, Edge, Signals } from "./api";
 
@@ -37,7 +37,7 @@ export function size(bytes: number): string {
   return `${bytes.toFixed(unit === 0 ? 0 : 1)} ${units[unit]}`;
 }
 
-/** A length of time in its largest unit, as `leno check` writes it. */
+/** A duration in the largest unit that fits, as `leno check` writes it. */
 export function length(seconds: number): string {
   if (seconds >= 172_800) return `${Math.round(seconds / 86_400)} days`;
   if (seconds >= 7_200) return `${Math.round(seconds / 3_600)} h`;
@@ -82,7 +82,7 @@ export function latency({ requests, latency_ms: { p50, p95, p99 } }: Pick<Signal
 /** From this share of given-up requests on an edge is broken, as for `leno why`: a few are usual where people press stop. */
 const MIN_GIVEN_UP = 0.1;
 
-/** How an edge or a workload is: the colour and the word of it. */
+/** The health of an edge or a workload, which selects its colour and its word. */
 export type Health = "good" | "bad" | "warning" | "idle";
 
 export function health(signals: Signals): Health {
@@ -94,7 +94,7 @@ export function health(signals: Signals): Health {
   return requests > 0 || signals.tcp_opened > 0 || signals.tcp_open > 0 ? "good" : "idle";
 }
 
-/** Where the page of something is. */
+/** The address of the page about a workload. */
 export const workloadPage = (namespace: string, name: string) => `/workload/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 
 export const livePage = (namespace: string, name: string) => `/live/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
@@ -104,7 +104,7 @@ export const proxyPage = (namespace: string, instance: string) => `/proxy/${enco
 export const policyPage = (policy: { kind: string; namespace: string; name: string }) =>
   `/policy/${[policy.kind, policy.namespace, policy.name].map(encodeURIComponent).join("/")}`;
 
-/** The page of `HTTPRoute shop/cart`; null if that is no name of a route. */
+/** The address of the page about a route such as `HTTPRoute shop/cart`; null if the text is not the name of a route. */
 export function routePage(route: string): string | null {
   const [, kind, namespace, name] = /^(\w+Route) ([^/ ]+)\/([^/ ]+)$/.exec(route) ?? [];
   return kind && namespace && name ? `/route/${[kind, namespace, name].map(encodeURIComponent).join("/")}` : null;

@@ -1,10 +1,11 @@
-// What the pages of the present have in common: a list that is narrowed, and why there is none.
+// The parts that pages about the present have in common: a list that a search narrows, and the reason why there is
+// no list.
 
 import type { ComponentChildren } from "preact";
 
 import { change, type Place } from "./route";
 
-/** Whether the search and the namespace of the page leave a row with these texts. */
+/** Whether a row with these texts matches the search and the namespace of the page. */
 export function fits(place: Place, namespaces: string[], texts: string[]): boolean {
   const wanted = place.search.trim().toLowerCase();
   if (place.namespace !== "" && !namespaces.includes(place.namespace)) return false;
@@ -14,7 +15,7 @@ export function fits(place: Place, namespaces: string[], texts: string[]): boole
 interface FiltersProps {
   place: Place;
   namespaces: string[];
-  /** The values and words of the filter, beside all of it. */
+  /** The values of the filter and their labels, besides the one for everything. */
   filters: [string, string][];
 }
 
@@ -46,14 +47,14 @@ export function Filters({ place, namespaces, filters }: FiltersProps) {
   );
 }
 
-/** What a page would show is not to be had here, and why. */
+/** Says that the content of a page is not available here, and why. */
 export const Unavailable = ({ children }: { children: ComponentChildren }) => (
   <p class="state" data-state="unavailable">
     <strong>Not available here:</strong> {children}.
   </p>
 );
 
-/** The present is shown, whatever moment the slider has. */
+/** Says that the page shows the present, if the slider is at another moment. */
 export const OfNow = ({ place }: { place: Place }) =>
   place.at === undefined ? null : <p class="quiet">This page shows the present: the history has none of it.</p>;
 

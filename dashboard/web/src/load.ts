@@ -1,17 +1,17 @@
-// Data that is loaded, and again every few seconds while the present is shown.
+// Loads data, and loads it again every few seconds while the present is shown.
 
 import { useEffect, useState } from "preact/hooks";
 
-/** The proxies are observed this often. */
+/** The time between two observations of the proxies, in milliseconds. */
 export const TICK = 5_000;
 
 export interface Loaded<T> {
   value: T | null;
-  /** Why the last attempt failed; the value is that of the attempt before. */
+  /** Why the last attempt failed; null if it succeeded. After a failure, the value is that of an earlier attempt. */
   error: string | null;
 }
 
-/** Loads when `key` changes, and every `every` milliseconds. The value stays until there is another one. */
+/** Loads a value when `key` changes and then every `every` milliseconds. A value is kept until the next one arrives. */
 export function useLoaded<T>(key: string, every: number | null, load: (signal: AbortSignal) => Promise<T>): Loaded<T> {
   const [state, setState] = useState<Loaded<T> & { key: string }>({ key, value: null, error: null });
   useEffect(() => {

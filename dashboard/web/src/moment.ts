@@ -1,26 +1,27 @@
-// A moment of the mesh as one file: the page, with the answers of that moment in it. It is opened without a server.
+// Saves a moment of the mesh as one file: the page, with the answers for that moment in it. It can be opened
+// without a server.
 
-/** What a saved page has. */
+/** The data in a saved page. */
 export interface Moment {
-  /** When it was saved, and the end of the window that it shows. */
+  /** When the page was saved; also the end of the window that it shows. */
   saved_ms: number;
   at_ms: number;
   /** The length of the window. */
   window_ms: number;
-  /** The answers, by the path of the interface. */
+  /** The answers, by their paths of the interface. */
   answers: Record<string, unknown>;
 }
 
 const ELEMENT = "leno-moment";
-/** Nothing is fetched, sent or opened by a saved page. */
+/** The policy of a saved page: it cannot fetch, send or open anything. */
 const POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:";
 
-/** The moment that this page was saved with; null for a page that is served. */
+/** The data of this page, if it is a saved one; null for a page from a server. */
 export const moment: Moment | null = JSON.parse(document.getElementById(ELEMENT)?.textContent ?? "null");
 
-/** A text in an inline script must not end it. */
+/** Escapes a script so that no text in it ends the inline script element. */
 const inScript = (text: string) => text.replaceAll("</script", "<\\/script").replaceAll("<!--", "<\\!--");
-/** JSON is data in any spelling. */
+/** Escapes JSON for an inline script. JSON may be written in either way. */
 const inData = (value: unknown) => JSON.stringify(value).replaceAll("<", "\\u003c");
 
 /** The page as one file. */
@@ -45,7 +46,7 @@ export function written(now: Moment, [script, style]: [string, string]): string 
 `;
 }
 
-/** Has the browser keep the page as a file. */
+/** Makes the browser save the page as a file. */
 export async function save(now: Moment, mesh: string): Promise<void> {
   const file = async (name: string) => {
     const response = await fetch(name);
@@ -60,6 +61,6 @@ export async function save(now: Moment, mesh: string): Promise<void> {
   document.body.append(link);
   link.click();
   link.remove();
-  // Some browsers read it after this task.
+  // Some browsers read the address only after this task, so it is revoked later.
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }

@@ -1,4 +1,4 @@
-// What is broken, the worst first.
+// The problems, the worst first.
 
 import type { Problem } from "./api";
 import { aboutPage, ago, clock } from "./format";

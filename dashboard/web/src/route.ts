@@ -1,5 +1,5 @@
-// Where the page is: the part of the address after `#`, so that it can be shared and the back button works.
-// `#/edge/shop/web/shop/cart?at=1700000000000&window=300000&q=cart`
+// The place that the page shows. It is the part of the address after `#`, so that the address can be shared and
+// the back button works. `#/edge/shop/web/shop/cart?at=1700000000000&window=300000&q=cart`
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -7,12 +7,12 @@ export interface Place {
   parts: string[];
   /** The moment that is shown; undefined follows the present. */
   at: number | undefined;
-  /** The length of the window before it. */
+  /** The length of the window that ends at that moment. */
   window: number;
-  /** What names have to contain. */
+  /** The text that names must contain. */
   search: string;
   namespace: string;
-  /** What a list is narrowed to, beside the search; empty for all of it. */
+  /** The filter of a list in addition to the search; empty for none. */
   filter: string;
 }
 
@@ -50,7 +50,10 @@ export function href(path: string, place: Place, change: Partial<Place> = {}): s
 
 export const here = (place: Place) => `/${place.parts.map((part) => (part === "" ? "-" : encodeURIComponent(part))).join("/")}`;
 
-/** Goes on with another moment or filter on the same page; what is dragged makes no entries of the history. */
+/**
+ * Shows another moment or filter on the same page. This adds no entries to the browser's history, because dragging
+ * would add many.
+ */
 export function change(place: Place, to: Partial<Place>): void {
   history.replaceState(null, "", href(here(place), place, to));
   dispatchEvent(new HashChangeEvent("hashchange"));

@@ -1,4 +1,4 @@
-// A moment of the mesh as a file: the button that saves one, and what a saved page says of itself.
+// The button that saves a moment of the mesh as a file, and the note on a saved page.
 
 import { useState } from "preact/hooks";
 

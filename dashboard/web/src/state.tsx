@@ -1,10 +1,10 @@
-// Whether what is shown is the mesh as it is: the control plane, the history, the proxies.
+// Shows whether the page is up to date: the state of the control plane, the history and the proxies.
 
 import type { Overview } from "./api";
 import { clock } from "./format";
 import type { Loaded } from "./load";
 
-/** After this time without an observation the figures are old. */
+/** After this time without an observation, the figures count as old. */
 const OLD = 20_000;
 
 export function StateBar({ overview, failed }: { overview: Loaded<Overview>; failed: string | null }) {

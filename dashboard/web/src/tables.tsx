@@ -1,4 +1,4 @@
-// Edges and workloads as tables: the same as the picture, for keyboards and screen readers.
+// Edges and workloads as tables. They have the same data as the picture, for keyboards and screen readers.
 
 import type { ComponentChildren } from "preact";
 
@@ -6,7 +6,7 @@ import type { Edge, Route, Signals, Workload } from "./api";
 import { bytes, edgePage, full, health, latency, milliseconds, mtls, percent, rate, routePage, workloadPage, type Health } from "./format";
 import { href, type Place } from "./route";
 
-/** More rows help no reader; the search narrows them. */
+/** Most rows of a table. More rows would not help readers, who can narrow the table by the search. */
 export const MAX_ROWS = 200;
 
 interface TableProps {
@@ -14,9 +14,9 @@ interface TableProps {
   heading: string;
   columns: string[];
   rows: ComponentChildren[];
-  /** Rows that are not shown. */
+  /** The number of rows that are not shown. */
   left: number;
-  /** What is said of a table without rows. */
+  /** The text in place of a table without rows. */
   none?: string;
   /** Why figures of some rows are missing. */
   missing?: string | false;
@@ -72,7 +72,7 @@ export const Mark = ({ is }: { is: Health }) => <span class={`dot ${is}`} title=
 
 const Dot = ({ of }: { of: Signals }) => <Mark is={health(of)} />;
 
-/** The worst first, of these the busiest. */
+/** Sorts the worst rows first, and among equally bad ones the busiest. */
 function byHealth(a: Signals, b: Signals): number {
   const weight = (of: Signals) => ({ bad: 0, warning: 1, good: 2, idle: 3 })[health(of)];
   return weight(a) - weight(b) || b.requests_per_s - a.requests_per_s;

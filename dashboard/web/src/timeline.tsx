@@ -1,4 +1,4 @@
-// The time: the present, or any moment of the last day, with marks where something changed.
+// The time control: it selects the present or any moment of the last day, and marks the times of changes.
 
 import { useMemo } from "preact/hooks";
 
@@ -19,7 +19,8 @@ export function Timeline({ overview, marks, place }: { overview: Overview; marks
   const shown = useMemo(() => (from === null || to === null ? [] : marks.filter((mark) => from <= mark.at_ms && mark.at_ms <= to)), [marks, from, to]);
   if (from === null || to === null) return null;
   const at = Math.min(Math.max(place.at ?? to, from), to);
-  // The last stop is the present; a moment shortly before it is shown one stop earlier, or the slider could not leave it.
+  // The last stop of the slider is the present. A moment shortly before the present is shown one stop earlier;
+  // otherwise the slider could not leave the present.
   const live = from + Math.max(Math.ceil((to - from) / step), 1) * step;
   const span = live - from;
   const left = (ms: number) => `${((ms - from) / span) * 100}%`;

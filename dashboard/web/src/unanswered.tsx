@@ -1,9 +1,10 @@
-// What a success rate does not show: requests without an answer of the server, and what the mesh itself failed or refused.
+// Shows what a success rate does not contain: requests that the server did not answer, and what the mesh itself
+// failed or refused.
 
 import type { Signals } from "./api";
 import { percent } from "./format";
 
-/** Figures for the requests that were given up or denied, where there are any. */
+/** Figures for the abandoned and denied requests, if there are any. */
 export const Unanswered = ({ of: { requests, given_up, denied } }: { of: Signals }) => (
   <>
     {given_up > 0 && <div><dt>Given up by the client</dt><dd class="bad">{percent(given_up / requests)} ({given_up})</dd></div>}

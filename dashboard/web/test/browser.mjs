@@ -3,7 +3,7 @@
 //
 //   node browser.mjs STAGE ADDRESS     LENO_BROWSER: where playwright-core and axe-core are
 //                                      LENO_CHROMIUM: the browser
-//                                      LENO_SCREENSHOTS: where pictures go, if they are wanted
+//                                      LENO_SCREENSHOTS: where screenshots are stored; none are made without it
 
 import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -19,7 +19,7 @@ const axe = require.resolve("axe-core/axe.min.js");
 
 const browser = await chromium.launch({
   executablePath: process.env.LENO_CHROMIUM,
-  // The test runs as root; the pages are ours.
+  // The sandbox is off because the test runs as root and opens only its own pages.
   args: ["--no-sandbox", "--disable-gpu"],
 });
 
@@ -40,28 +40,28 @@ async function open({ width = 1280, height = 900, dark = false, bypassCSP = fals
   return { page, complaints };
 }
 
-/** A path of the page. It keeps the token of the address by which it was opened. */
+/** Opens a path of the page. The page keeps the token from the address with which it was opened. */
 async function visit(page, path) {
   const [base] = address.split("#");
   if (!page.url().startsWith(base)) await page.goto(address);
   await page.goto(base + path);
 }
 
-/** Pictures of the page for the documentation, in a wide window and in a small one. */
+/** Takes screenshots of the page for the documentation, in a wide window and in a small one. */
 async function shot(page, name) {
   const folder = process.env.LENO_SCREENSHOTS;
   if (!folder) return;
   const wide = page.viewportSize();
   for (const [size, suffix] of [[wide, ""], [{ width: 390, height: 844 }, "-small"]]) {
     await page.setViewportSize(size);
-    // The picture of the mesh is drawn anew in a frame of its own.
+    // The picture of the mesh is drawn in a separate animation frame.
     await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
     await page.screenshot({ path: join(folder, `${name}${suffix}.png`) });
   }
   await page.setViewportSize(wide);
 }
 
-/** Nothing is wider than the window, and axe finds nothing. */
+/** Checks that nothing is wider than the window, and that axe finds no problem. */
 async function looks(path, options) {
   const { page, complaints } = await open({ ...options, bypassCSP: true });
   await visit(page, path);
@@ -116,7 +116,7 @@ async function mesh() {
   page.on("response", loaded);
   await page.goto(address);
 
-  // What is broken is the first thing, and leads to the edge.
+  // The problem comes first, and links to the edge.
   const problem = page.locator(".problems li.bad a").filter({ hasText: "shop/front to shop/cart" });
   await problem.waitFor();
   assert.match(await page.locator(".problems").innerText(), /of them by the application itself/);
@@ -133,7 +133,7 @@ async function mesh() {
   await shot(page, "dashboard-edge");
   await percentilesNeedRequests();
 
-  // From there to a workload, and back by the keyboard.
+  // A link leads from there to a workload, and a key leads back.
   await page.locator("h1 a", { hasText: "shop/cart" }).click();
   await page.locator("h1", { hasText: /^shop\/cart$/ }).waitFor();
   assert.match(await page.locator("dl.figures").first().innerText(), /1 of 1 ready/);
@@ -153,7 +153,7 @@ async function mesh() {
   await page.locator("h2 select").selectOption("shop");
   await page.locator("h2 select").selectOption("");
 
-  // The arrow keys walk through the picture, and Enter opens what is focused.
+  // The arrow keys move through the picture, and Enter opens the focused node.
   await canvas.focus();
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("Enter");
@@ -161,7 +161,7 @@ async function mesh() {
   await page.goBack();
   await canvas.waitFor();
 
-  // Before the change nothing was broken: the mark leads to the change, the slider to what was before it.
+  // Nothing was broken before the change. The mark leads to the change, and the slider to the time before it.
   assert.equal(await page.locator(".live").getAttribute("aria-pressed"), "true");
   const mark = page.locator(".marks .documents").last();
   assert.match(await mark.getAttribute("title"), /Workload shop\/front changed/);
@@ -185,7 +185,8 @@ async function mesh() {
   await page.keyboard.press("l");
   await page.locator(".live[aria-pressed=true]").waitFor();
 
-  // The moment is one file, which any browser opens without this program. It asks nothing of the network.
+  // The saved moment is one file, which any browser opens without this program and which loads nothing from the
+  // network.
   const saved = page.waitForEvent("download");
   await page.locator("button", { hasText: "Save this moment as a file" }).click();
   const download = await saved;
@@ -212,7 +213,7 @@ async function mesh() {
   await alone.close();
   await rm(dirname(file), { recursive: true });
 
-  // The page is closed when every body is here, and none is asked for after that.
+  // The page is closed when all bodies have arrived, and nothing more is requested after that.
   page.off("response", loaded);
   const total = (await Promise.all(bodies.values())).reduce((sum, body) => sum + body.length, 0);
   assert.ok(total > 0 && total <= 300_000, `the first load is ${total} bytes`);
@@ -229,7 +230,10 @@ async function mesh() {
   await shot(night.page, "dashboard-dark");
 }
 
-/** The rules of routes: two of `web`, and what matches none; filters, the time, and a small window. */
+/**
+ * Tests the route rules: two of `web`, and the requests that match none; filters, the time control, and a small
+ * window.
+ */
 async function routes() {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -254,7 +258,7 @@ async function routes() {
   await page.keyboard.press("Escape");
   await row("no rule matches").waitFor();
 
-  // Before the mesh began no rule was followed.
+  // Before the mesh started, no request followed a rule.
   const slider = page.locator(".timeline input");
   await slider.focus();
   await page.keyboard.press("Home");
@@ -263,7 +267,7 @@ async function routes() {
   await row("pages").waitFor();
   await shot(page, "dashboard-routes");
 
-  // The route's own page has its document and what is found in it.
+  // The route's own page shows its document and the findings about it.
   await row("pages").locator("a").click();
   await page.locator("h1", { hasText: "HTTPRoute shop/web" }).waitFor();
   await page.locator("pre", { hasText: "kind: HTTPRoute" }).waitFor();
@@ -275,7 +279,10 @@ async function routes() {
   for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) for (const path of ["#/routes", "#/route/HTTPRoute/shop/web"]) await looks(path, { width, dark });
 }
 
-/** What no server answered: `front` gives up all it asks of `cart`, and `locked` denies what `customer` asks. */
+/**
+ * Tests requests that no server answered: `front` abandons all its requests to `cart`, and `locked` denies those of
+ * `customer`.
+ */
 async function unanswered() {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -292,7 +299,7 @@ async function unanswered() {
   await given.locator("a").click();
   await page.locator("dl.figures dd", { hasText: /^100 % \(\d+\)$/ }).waitFor();
   assert.match(await page.locator("article").innerText(), /Given up by the client/);
-  // The chart comes when its series has been read.
+  // The chart appears when its series has been loaded.
   await page.locator("article", { hasText: "not answered" }).waitFor();
   await visit(page, "#/workload/shop/locked");
   await page.locator("h1", { hasText: "shop/locked" }).waitFor();
@@ -301,8 +308,8 @@ async function unanswered() {
   assert.deepEqual(complaints, []);
   await page.context().close();
 
-  // Of a large mesh a namespace is one node; nothing of it was answered, and it is no green one. The edges are those of
-  // this mesh, and the workloads of the other namespace are added to the answer.
+  // In a large mesh, a namespace is one node. Nothing in it was answered, so the node must not be green. The edges
+  // are those of this mesh; workloads of the other namespace are added to the answer.
   const large = await open();
   await large.page.route("**/api/v1/topology*", async (route) => {
     const response = await route.fetch();
@@ -320,7 +327,7 @@ async function unanswered() {
   await looks("#/workload/shop/locked", { width: 390, dark: true });
 }
 
-/** Live requests of a workload, of which `client` sends three of different kinds; the address has a token. */
+/** Tests live requests of the workload `client`, which sends three different kinds. The address contains a token. */
 async function live() {
   const { page, complaints } = await open();
   const [base] = address.split("#");
@@ -334,17 +341,17 @@ async function live() {
   await row("GET web:8080/nothing").first().waitFor();
   const rule = row("HTTPRoute shop/web rule pages").first();
   await rule.waitFor();
-  // Both proxies have told their parts of the time.
+  // Both proxies have reported their parts of the time.
   await row("application").first().waitFor();
   assert.match(await row("application").first().innerText(), /shop\/client-0\s+shop\/web-0\s+GET web:8080\/.*200\s+[\d.]+ ms/s);
   await shot(page, "dashboard-live");
 
-  // Each filter opens another tap, and closes the one before: there are four places.
+  // Each filter opens another tap and closes the one before. Only four taps may be open at once.
   const others = { "/old": "/nothing", "/nothing": "/old" };
   for (const path of ["/old", "/nothing", "/old", "/nothing", "/old"]) {
     await page.getByLabel("Path begins with").fill(path);
     await page.locator("button", { hasText: "Filter" }).click();
-    // What was shown before has the path of the other filter, too.
+    // The rows that were shown before have the path of the other filter.
     await row(`web:8080${others[path]}`).first().waitFor({ state: "detached" });
     await row(`web:8080${path}`).first().waitFor();
     assert.equal(await row(`web:8080${others[path]}`).count(), 0);
@@ -353,14 +360,15 @@ async function live() {
   await page.locator("button[aria-pressed=true]", { hasText: "Go on" }).waitFor();
   assert.deepEqual(complaints, []);
 
-  // Without the token nothing is shown, and a page of another site opens no tap.
+  // Without the token nothing is shown, and a page of another site cannot open a tap.
   const status = (headers, more = "id=1&workload=shop/client") =>
     page.evaluate(async ([headers, more]) => (await fetch(`/api/v1/tap?${more}`, { headers })).status, [headers, more]);
   assert.equal(await status({ "Leno-Page": "1" }), 401);
   const token = address.split("#token=")[1];
   assert.equal(await status({ Authorization: `Bearer ${token}` }), 400);
   assert.equal(await status({ Authorization: `Bearer ${token}`, "Leno-Page": "1" }), 200);
-  // What asking again does not mend is no 502, after which the page would ask every second.
+  // Errors that another request would not change must not be 502, because the page repeats a request after 502
+  // every second.
   for (const [more, code] of [["id=2&workload=shop/nosuch", 400], ["id=3&workload=shop/client&status=x", 400], ["id=1&close=true", 200]]) {
     assert.equal(await status({ Authorization: `Bearer ${token}`, "Leno-Page": "1" }, more), code, more);
   }
@@ -382,7 +390,10 @@ async function live() {
 const present = () => ofThePresent(true);
 const present_without_flows = () => ofThePresent(false);
 
-/** Policies, certificates, proxies, connections and checks, of a mesh in which a policy denies `customer` at `locked`. */
+/**
+ * Tests policies, certificates, proxies, connections and checks, on a mesh in which a policy denies requests of
+ * `customer` to `locked`.
+ */
 async function ofThePresent(flows) {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -391,7 +402,7 @@ async function ofThePresent(flows) {
     await page.locator("a[aria-current=page]", { hasText: name }).waitFor();
   };
   const row = (table, text) => page.locator(`[aria-labelledby=${table}] tbody tr`, { hasText: text });
-  /** The search and the filter narrow a table, are part of the address, and Escape clears both. */
+  /** Checks that the search and the filter narrow a table and are part of the address, and that Escape clears both. */
   const narrows = async (table, text, none, filter) => {
     await page.keyboard.press("/");
     await page.keyboard.type("nosuchname");
@@ -462,7 +473,7 @@ async function ofThePresent(flows) {
   await narrows("the-mesh", "shop/", "None that fits.", "troubled");
   await shot(page, "dashboard-checks");
 
-  // The past has none of it, which the page says.
+  // The past has no such data, and the page says so.
   const slider = page.locator(".timeline input");
   await slider.focus();
   await page.keyboard.press("Home");
@@ -470,7 +481,7 @@ async function ofThePresent(flows) {
   await page.keyboard.press("l");
   await page.locator("p", { hasText: "This page shows the present" }).waitFor({ state: "detached" });
 
-  // Where the program is none of the mesh's, as for a page that the observer itself serves, the page says what is missing.
+  // If the page is not served by `leno dashboard`, for example by the observer itself, it says what is missing.
   const other = await open();
   await other.page.route("**/api/v1/checks*", (route) => route.fulfill({ status: 200, json: { at_ms: 1, groups: [{ name: "The mesh", findings: [] }] } }));
   await visit(other.page, "#/checks");
@@ -480,7 +491,7 @@ async function ofThePresent(flows) {
   await visit(other.page, "#/certificates");
   await other.page.locator("[data-state=unavailable]", { hasText: "leno dashboard shows this" }).waitFor();
   await other.page.locator("[aria-labelledby=leaves] tbody tr").first().waitFor();
-  // What is no date does not blank the page.
+  // An invalid date must not blank the page.
   const endless = { namespace: "shop", workload: "endless", instance: "endless-0", ready: true, silent: null, state: { certificate_ends_s: 1e300, identity: "spiffe://d/ns/shop/sa/endless" } };
   await other.page.route("**/api/v1/proxies*", (route) => route.fulfill({ status: 200, json: { at_ms: 1, proxies: [endless], left_out: 0 } }));
   await other.page.locator("[aria-labelledby=leaves] tbody tr td[title='– UTC']").waitFor();
@@ -495,7 +506,7 @@ async function ofThePresent(flows) {
   }
 }
 
-/** A control plane that is away is shown as such, and the figures go on. */
+/** Tests that the page shows when the control plane is away, and that the figures continue. */
 async function away() {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -506,7 +517,7 @@ async function away() {
   assert.deepEqual(complaints, []);
 }
 
-/** A mesh that has ended under an open page: what was shown stays, with a word on how old it is. */
+/** Tests a mesh that ends while a page is open: the content stays, with a note on its age. */
 async function gone() {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -514,11 +525,11 @@ async function gone() {
   console.log("open");
   await page.locator("[data-state=disconnected]").waitFor();
   assert.ok((await page.locator("tbody tr").count()) > 0);
-  // The browser itself tells of the answer 502.
+  // The browser itself reports the answer 502.
   assert.deepEqual(complaints.filter((line) => !line.includes("502")), []);
 }
 
-/** The pages, and the part of the interface that has what each shows. */
+/** The pages, each with the part of the interface from which it gets its data. */
 const PARTS = [
   ["Mesh", "topology"],
   ["Routes", "routes"],
@@ -530,7 +541,7 @@ const PARTS = [
   ["Changes", "changes"],
 ];
 
-/** Waits until a table of a page has a text; the error has what the page shows instead. */
+/** Waits until a table of the page contains a text. The error contains what the page shows instead. */
 async function shows(page, name, text) {
   try {
     await page.locator("main td", { hasText: text }).first().waitFor();
@@ -553,7 +564,7 @@ async function cluster() {
     await page.locator(".brand .mesh").filter({ hasText: /./ }).waitFor();
     assert.equal(page.url(), base, "the token stays in the address");
     for (const [name, part] of PARTS) {
-      // The next answer with what the page shows, also where there is nothing to show.
+      // Opens a page and waits for its next answer, even if there is nothing to show.
       const answer = page.waitForResponse((response) => response.url().startsWith(`${base}api/v1/${part}?`));
       await page.locator("nav a", { hasText: name }).click();
       await page.locator("a[aria-current=page]", { hasText: name }).waitFor();
@@ -572,7 +583,7 @@ async function cluster() {
       const { violations } = await page.evaluate(() => globalThis.axe.run());
       assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" | ")}`), [], name);
     }
-    // Checks and certificates are shown by `leno dashboard` alone, which the browser itself tells of as 404.
+    // Only `leno dashboard` answers checks and certificates. Elsewhere the browser itself reports the answer 404.
     assert.deepEqual(complaints.filter((line) => !line.includes("404")), []);
     if (seen.length > 0) {
       await page.locator("nav a", { hasText: "Mesh" }).click();
@@ -581,7 +592,7 @@ async function cluster() {
     }
     await page.context().close();
   }
-  // Without the token the page says what it wants.
+  // Without the token, the page says that it needs one.
   const { page } = await open();
   await page.goto(base);
   await page.locator("[data-state=disconnected]", { hasText: "wants a token" }).waitFor();

@@ -1,10 +1,10 @@
-// The page over a large synthetic mesh: 1,000 workloads in 40 namespaces with 10,000 edges. No mesh runs; this program serves
-// the page and answers for an observer.
+// Tests the page on a large synthetic mesh: 1,000 workloads in 40 namespaces with 10,000 edges. No mesh runs; this
+// program serves the page and answers for an observer.
 //
-//   node large.mjs check    exits 1 where the work of the page grows with the mesh beyond its bounds; it measures no time
+//   node large.mjs check    exits 1 if the amount of drawing exceeds its limits; measures no time
 //   node large.mjs bench    prints the time to the first picture, the times of frames while the picture is dragged, and memory
 //
-//   LENO_BROWSER: where playwright-core is       LENO_CHROMIUM: the browser
+//   LENO_BROWSER: the folder with playwright-core       LENO_CHROMIUM: the browser
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -18,7 +18,7 @@ const { chromium } = require("playwright-core");
 const WORKLOADS = 1_000;
 const NAMESPACES = 40;
 const EDGES = 10_000;
-/** What a large mesh may cost. Nodes and lines: of 40 namespaces, and of the workloads of an open one. */
+/** The limits for a large mesh: nodes and lines, for 40 namespaces and for the workloads of one open namespace. */
 const MOST = { elements: 6_000, rows: 400, nodes: 120, lines: 4_000, strokes: 8_000 };
 
 const now = 1_800_000_000_000;
@@ -46,7 +46,7 @@ const name = (nth) => ({ namespace: `team-${String(nth % NAMESPACES).padStart(2,
 
 function topology() {
   const workloads = Array.from({ length: WORKLOADS }, (_, nth) => ({ ...name(nth), instances: 3, ready: 3, meshed: true, ...signals(nth) }));
-  // The same ends in each run: by a linear congruential generator.
+  // A linear congruential generator, so that each run has the same edges.
   let seed = 1;
   const next = () => (seed = (seed * 1_103_515_245 + 12_345) % 2_147_483_648) / 2_147_483_648;
   const edges = Array.from({ length: EDGES }, (_, nth) => {
@@ -93,7 +93,7 @@ const browser = await chromium.launch({ executablePath: process.env.LENO_CHROMIU
 async function open() {
   const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
   page.setDefaultTimeout(120_000);
-  // What is drawn is counted, and when the first picture is there.
+  // Counts what is drawn, and records when the first picture is there.
   await page.addInitScript(() => {
     const counted = { strokes: 0, first: 0 };
     globalThis.counted = counted;
@@ -109,7 +109,7 @@ async function open() {
   return page;
 }
 
-/** Draws once more, and returns how many operations that took. */
+/** Draws once more, and returns how many drawing operations that took. */
 const drawn = (page) =>
   page.evaluate(async () => {
     const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -137,7 +137,10 @@ function within(what, found) {
   console.log(`${what}: ${Object.entries(found).map(([of, count]) => `${count} ${of}`).join(", ")}`);
 }
 
-/** The work of the page for all of the mesh, for an open namespace, and for a search that finds nearly all. */
+/**
+ * Measures the work of the page for the whole mesh, for one open namespace, and for a search that finds nearly
+ * everything.
+ */
 async function check() {
   const page = await open();
   await page.goto(address);

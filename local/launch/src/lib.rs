@@ -1,10 +1,10 @@
-//! Starts `leno up` as a child of another program: of the demo, of the bench, of tests.
+//! Starts `leno up` as a child process, for the demo, the bench and tests.
 //!
 //! ```text
-//!  Launched::start ── poll_ready, poll_ready, ... ── the mesh is used ── poll_end, poll_end, ...
+//!  LaunchedMesh::start ── poll_ready, poll_ready, ... ── the mesh is used ── poll_end, poll_end, ...
 //! ```
-//! This crate does not know what a status file contains: the caller says whether the mesh is ready. It does not
-//! wait either. The caller polls and pauses between two polls as its own runtime and its signals require.
+//! This crate does not read the mesh's status file: the caller passes whether the mesh is ready. No function here
+//! waits; the caller chooses how to pause between two polls, because it has its own runtime and signal handling.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How many of the last lines of its output an error shows.
+/// How many of the last lines of the output are included in an error.
 const LINES: usize = 40;
 
-/// A running `leno up`; dropping it kills the process. What the mesh has made is then left for `leno cleanup`.
+/// A running `leno up`. Dropping this kills the process, and what the mesh has created is left for `leno cleanup`.
 #[derive(Debug)]
 pub struct LaunchedMesh {
     up: Mutex<Child>,
-    /// What it prints, on both outputs.
+    /// Receives the standard output and standard error of the process.
     log: File,
     started: Instant,
-    /// When it was asked to end.
+    /// When the process was asked to end.
     ending: Mutex<Option<Instant>>,
 }
 
@@ -34,7 +34,7 @@ impl LaunchedMesh {
     /// Starts the command, with `documents` on its standard input.
     ///
     /// # Errors
-    /// If it cannot be started, or does not read the documents.
+    /// If the command cannot be started, or closes its standard input before it has read the documents.
     pub fn start(command: &mut Command, documents: &str) -> io::Result<Self> {
         let log = tempfile::tempfile()?;
         let mut up = command
@@ -56,25 +56,25 @@ impl LaunchedMesh {
         self.up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ID of its process.
+    /// The process ID of `leno up`.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.up().id()
     }
 
-    /// How it ended; `None` while it runs.
+    /// The exit status of the process; `None` while it runs.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel cannot report it.
     pub fn ended(&self) -> io::Result<Option<ExitStatus>> {
         self.up().try_wait()
     }
 
-    /// Whether the mesh is ready, which the caller looks up.
+    /// Returns `ready`, the caller's answer to whether the mesh is ready, unless the process has failed.
     ///
     /// # Errors
-    /// If the process has ended, or was started longer than `limit` ago and the mesh is not ready; the error has the
-    /// last lines of its output.
+    /// If the process has ended, or was started longer than `limit` ago and the mesh is not ready. The error
+    /// includes the last lines of its output.
     pub fn poll_ready(&self, limit: Duration, ready: bool) -> io::Result<bool> {
         self.check_alive()?;
         if !ready && self.started.elapsed() > limit {
@@ -84,7 +84,7 @@ impl LaunchedMesh {
     }
 
     /// # Errors
-    /// If the process has ended; the error has the last lines of its output.
+    /// If the process has ended; the error includes the last lines of its output.
     pub fn check_alive(&self) -> io::Result<()> {
         match self.ended()? {
             Some(status) => Err(self.error(&format!("leno up has ended: {status}"))),
@@ -92,10 +92,11 @@ impl LaunchedMesh {
         }
     }
 
-    /// Whether the process has ended. The first call asks it to, by SIGINT; it then removes all that it has made.
+    /// Returns whether the process has ended. The first call sends it SIGINT, at which it removes all that it has
+    /// created.
     ///
     /// # Errors
-    /// If it was asked to end longer than `limit` ago; the error has the last lines of its output.
+    /// If SIGINT was sent longer than `limit` ago. The error includes the last lines of the output.
     pub fn poll_end(&self, limit: Duration) -> io::Result<bool> {
         if self.ended()?.is_some() {
             return Ok(true);
@@ -115,22 +116,22 @@ impl LaunchedMesh {
     /// Kills the process if it still runs.
     pub fn kill(&self) {
         let mut up = self.up();
-        // Both fail only if it has ended and was reaped already.
+        // Both calls fail only if the process has ended and was reaped already.
         let _ = up.kill();
         let _ = up.wait();
     }
 
-    /// All that it has printed; empty if that cannot be read.
+    /// The whole output of the process so far; empty if it cannot be read.
     #[must_use]
     pub fn printed(&self) -> String {
         let end = self.log.metadata().map_or(0, |metadata| metadata.len());
         let mut bytes = vec![0; usize::try_from(end).unwrap_or(0)];
-        // At an offset of its own: the process writes at the position of the file.
+        // `read_at` does not move the file's position, at which the process writes.
         let read = self.log.read_at(&mut bytes, 0).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..read]).into_owned()
     }
 
-    /// The last lines that it has printed.
+    /// The last lines of the output.
     #[must_use]
     pub fn last_lines(&self) -> String {
         let text = self.printed();
@@ -153,8 +154,8 @@ impl Drop for LaunchedMesh {
 mod tests {
     use super::*;
 
-    /// A program in place of `leno up`. A shell cannot trap a signal that its parent ignores, as that of a job in the
-    /// background does.
+    /// Starts a shell script in place of `leno up`. `env` resets SIGINT, because a shell cannot trap a signal that
+    /// its parent ignores, and a background job ignores SIGINT.
     fn launched(script: &str, documents: &str) -> LaunchedMesh {
         let mut command = Command::new("env");
         command.args(["--default-signal=INT", "sh", "-c", script]);

@@ -1,5 +1,5 @@
-//! Finds node proxies whose process is nearly out of descriptors. Then instances wait to be served, and new connections
-//! fail.
+//! Finds node proxies whose process is nearly out of file descriptors. When none is left, new instances are not
+//! served, and new connections fail.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,8 @@ use leno_supervise::DescriptorLimit;
 
 use crate::status::InstanceStatus;
 
-/// A process is short of descriptors from this share on, in percent: a member that joins needs some fifty at once.
+/// The percentage of its descriptors from which a process counts as short of them: an instance that joins a node
+/// proxy needs about fifty at once.
 const SHORT_PERCENT: usize = 90;
 
 /// The findings about the proxy processes of these instances.
@@ -21,7 +22,7 @@ pub(super) fn short_of(instances: &[InstanceStatus]) -> Vec<CheckResult> {
     let pids = groups
         .into_iter()
         .flat_map(|(group, process)| process.pids().into_iter().map(move |pid| (group, pid)));
-    // A process may have ended meanwhile.
+    // A process that has ended since the status was written is skipped.
     pids.filter_map(|(group, pid)| of_process(group, used(pid).ok()?)).collect()
 }
 
@@ -41,7 +42,7 @@ fn of_process(group: &str, (open, most): (usize, usize)) -> Option<CheckResult> 
     is_short.then(finding)
 }
 
-/// How many descriptors a process has open, and how many it may have.
+/// How many descriptors a process has open, and its limit.
 fn used(pid: i32) -> io::Result<(usize, usize)> {
     let most = DescriptorLimit::of_process(pid)?.soft();
     let most = usize::try_from(most).unwrap_or(usize::MAX);

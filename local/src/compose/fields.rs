@@ -1,4 +1,5 @@
-//! The fields of a service. Each is taken once; the rest is rejected or ignored.
+//! Reads the fields of a service. The translation takes each field that it uses; the remaining fields are rejected
+//! or ignored.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -29,7 +30,7 @@ const IGNORED: [&str; 15] = [
     "tty",
 ];
 
-/// The fields of a service that were not taken yet.
+/// The fields of a service that the translation has not taken yet.
 pub(super) struct Fields<'a> {
     draft: &'a mut Draft,
     service: &'a str,
@@ -49,7 +50,7 @@ impl<'a> Fields<'a> {
         Self { draft, service: &name.text, place: name.place, left, variables }
     }
 
-    /// A field, with its variables replaced; `None` if the service does not have it.
+    /// Takes a field, with its variables replaced; `None` if the service does not have it.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         let field = self.left.remove(name)?;
         self.place = place(field);
@@ -74,14 +75,14 @@ impl<'a> Fields<'a> {
         self.draft.problems.iter().any(|problem| problem.path == path)
     }
 
-    /// A path relative to the file.
+    /// Resolves a path that is relative to the Compose file.
     pub(super) fn beside(&self, path: &str) -> PathBuf {
         let place = Path::new(&self.draft.file).parent().unwrap_or(Path::new("")).join(path);
-        // Drops the `.` that joining leaves, for better messages.
+        // Drops the `.` that `join` leaves, for better messages.
         place.components().filter(|part| *part != Component::CurDir).collect()
     }
 
-    /// A text or a number.
+    /// Takes a field that is a text or a number.
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
         let value = self.take(name)?;
         let text = scalar(&value);
@@ -91,7 +92,7 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// A list of texts, or one text.
+    /// Takes a field that is a list of texts, or one text.
     pub(super) fn list(&mut self, name: &str) -> Vec<String> {
         let items = match self.take(name) {
             None | Some(Value::Null) => return Vec::new(),
@@ -119,7 +120,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A scalar as text.
+/// Formats a scalar as text.
 pub(super) fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

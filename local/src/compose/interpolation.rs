@@ -8,7 +8,8 @@ use serde_json::Value;
 /// Values by name.
 pub(super) type Variables = BTreeMap<String, String>;
 
-/// The variables of this process, and as defaults those of the file `.env` beside the Compose file.
+/// The environment variables of this process. Variables that it lacks come from the file `.env` beside the Compose
+/// file.
 pub(super) fn variables(file: &Path) -> Variables {
     let beside = file.with_file_name(".env");
     let text = std::fs::read_to_string(beside).unwrap_or_default();
@@ -71,7 +72,7 @@ fn replaced(text: &str, variables: &Variables) -> Result<String, String> {
     Ok(done + rest)
 }
 
-/// The value of the expression between the braces.
+/// Evaluates the expression between the braces of `${...}`.
 fn expression(text: &str, variables: &Variables) -> Result<String, String> {
     let length = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let (name, operation) = text.split_at(length.unwrap_or(text.len()));

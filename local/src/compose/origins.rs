@@ -1,4 +1,4 @@
-//! The field of a service that each part of its Workload comes from.
+//! Determines which field of a Compose service each part of its Workload comes from.
 
 use leno_resources::{DocumentOrigin, Position};
 
@@ -31,7 +31,7 @@ pub(super) fn of(name: &Name, service: &Service, project: Option<Position>) -> V
     let whole = format!("services.{}", name.text);
     let parts = PARTS.into_iter().map(|(part, fields)| {
         let written = fields.iter().find_map(|field| Some((*field, place(service.get(*field)?))));
-        // A missing field is reported at the service, which is where it would be added.
+        // If the field is missing, the problem is reported at the service, where the field would be added.
         let (field, place) = written.unwrap_or((fields[0], name.place));
         DocumentOrigin { part, field: format!("{whole}.{field}"), place }
     });

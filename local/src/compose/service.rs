@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::fields::{Fields, scalar};
 use crate::root;
 
-/// The document.
+/// Translates the fields of the service `name` into the document of a Workload.
 pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Value {
     if fields.take("profiles").is_some() {
         fields.refuse("profiles", "leno up runs all services: remove the service or its profiles");
@@ -43,8 +43,8 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
     })
 }
 
-/// The program and its arguments. If an image was rejected, its remedy already names the command, so a missing command
-/// is not reported as well. The program's name is a placeholder then.
+/// The program and its arguments. A missing command is reported, unless `image` or `build` was rejected, because
+/// the remedy for that already tells the user to write a command. In that case, returns a placeholder.
 fn command(fields: &mut Fields<'_>) -> Vec<String> {
     let has_remedy = fields.has_refused("image") || fields.has_refused("build");
     let parts = ["entrypoint", "command"].map(|name| words(fields, name));
@@ -58,7 +58,8 @@ fn command(fields: &mut Fields<'_>) -> Vec<String> {
     parts.map(Option::unwrap_or_default).concat()
 }
 
-/// The directory with an unpacked image: a value that begins like a path, as with volumes.
+/// The directory that contains the unpacked image. A value counts as a directory if it begins like a path, as with
+/// volumes.
 fn image(fields: &mut Fields<'_>) -> Option<String> {
     let image = fields.text("image")?;
     if image.starts_with(['.', '/']) {
@@ -73,7 +74,7 @@ fn image(fields: &mut Fields<'_>) -> Option<String> {
     None
 }
 
-/// A command: a list, or a text that is split like in a shell; `None` if it was rejected.
+/// Takes a command: a list, or a text that is split as a shell does; `None` if it was rejected.
 fn words(fields: &mut Fields<'_>, name: &str) -> Option<Vec<String>> {
     match fields.take(name) {
         Some(Value::String(text)) => {
@@ -92,7 +93,7 @@ fn words(fields: &mut Fields<'_>, name: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The texts of a list; other items are rejected.
+/// The texts of a list. Items that are not texts are rejected.
 fn texts(fields: &mut Fields<'_>, name: &str, items: &[Value]) -> Vec<String> {
     let texts: Vec<String> = items.iter().filter_map(scalar).collect();
     if let Some(other) = items.iter().find(|item| scalar(item).is_none()) {
@@ -150,7 +151,7 @@ fn environment(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     spec.insert("envFile".to_owned(), json!(files));
 }
 
-/// `ports` are published on all addresses, as in Compose; `expose` are not published.
+/// Translates `ports`, which are published on all addresses as in Compose, and `expose`, which are not published.
 fn ports(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     let mut ports: Vec<(u16, Option<String>)> = Vec::new();
     let all = match fields.take("ports") {
@@ -180,7 +181,7 @@ fn ports(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     spec.insert("ports".to_owned(), ports.iter().map(of).collect());
 }
 
-/// The port of the service, and the address of this machine at which it is published.
+/// The port of the service, and the address and port of this machine at which it is published.
 fn published(port: &Value) -> Result<(u16, Option<String>), String> {
     let number = |text: &str| {
         let wrong = || format!("{text:?} is not one port: write each port of a range by itself");
@@ -338,7 +339,7 @@ fn limits(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     }
 }
 
-/// An amount of memory: Compose's units are powers of 1024.
+/// Translates an amount of memory. Compose's units are powers of 1024.
 fn quantity(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let short = lower.strip_suffix('b').unwrap_or(&lower);
@@ -354,7 +355,7 @@ fn ending(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     let restart = match fields.text("restart").as_deref() {
         None | Some("no" | "false") => "never",
         Some("always" | "unless-stopped") => "always",
-        // The bound on the number of restarts is only known to Compose.
+        // Only Compose has a bound on the number of restarts; Workloads have none.
         Some("on-failure") => "on-failure",
         Some(_) => {
             fields.refuse("restart", "write no, always, on-failure or unless-stopped");

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RData;
 
-/// Most cached answers. Each is for a name and family that some workload queries repeatedly.
+/// Most cached answers. Each is for a name and a record type that some workload queries repeatedly.
 const MAX_ANSWERS: usize = 1024;
-/// Longest cached answer, in bytes: what fits into a datagram on any path.
+/// Longest answer that is cached, in bytes: what fits into a datagram on any path.
 const MAX_LENGTH: usize = 1232;
 /// Longest time that an answer is cached, whatever its TTL.
 const MAX_HOLD: Duration = Duration::from_secs(300);
 
-/// Answers by their question, without its ID.
+/// Cached answers. The key is the encoded question without its ID.
 #[derive(Debug, Default)]
 pub(super) struct AnswerCache(Mutex<HashMap<Vec<u8>, CachedAnswer>>);
 
@@ -46,13 +46,13 @@ impl AnswerCache {
         answer.to_vec().ok()
     }
 
-    /// Caches an answer, if it has a TTL.
+    /// Caches an answer whose TTL is not zero.
     pub(super) fn put(&self, question: &[u8], answer: &[u8], now: Instant) {
         let Some((_, rest)) = split(question).filter(|_| answer.len() <= MAX_LENGTH) else {
             return;
         };
         let Ok(answer) = Message::from_vec(answer) else { return };
-        // From here on the answer is used for all clients.
+        // A cached answer is given to all clients, so one for another question is not stored.
         if !Message::from_vec(question).is_ok_and(|asked| asked.queries == answer.queries) {
             return;
         }
@@ -65,7 +65,7 @@ impl AnswerCache {
             kept.retain(|_, one| now.saturating_duration_since(one.since) < one.hold);
         }
         if kept.len() >= MAX_ANSWERS {
-            // A cache does not help a client that queries so many names.
+            // Dropping all is simple, and a cache does not help a client that queries so many names.
             kept.clear();
         }
         kept.insert(rest.to_vec(), CachedAnswer { answer, since: now, hold });

@@ -4,28 +4,28 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// The metric of failed lookups.
+/// The name of the metric that counts failed lookups.
 pub const FAILED_LOOKUPS: &str = "leno_dns_failed_lookups_total";
-/// The reason of a name of the mesh that does not exist.
+/// The reason label: the mesh does not have the name.
 pub const NO_SUCH_NAME: &str = "no-such-name";
-/// The reason if no resolver has answered for a name outside of the mesh.
+/// The reason label: no resolver has answered for a name outside of the mesh.
 pub(super) const NO_ANSWER: &str = "no-answer";
 
 /// Most pairs of client and name that are counted separately: a client that looks up random names must not use up the
 /// memory.
 const MAX_SERIES: usize = 256;
-/// The name under which further ones are counted.
+/// The name label of lookups above [`MAX_SERIES`].
 const OTHER: &str = "other";
 
 /// A client, a name, and a reason.
 type Key = (Option<IpAddr>, String, &'static str);
 
-/// Failed lookups. The lock is only taken for these, and for scrapes.
+/// Counts failed lookups. The lock is only taken to count one and to print the metrics.
 #[derive(Debug, Default)]
 pub struct FailedLookups(Mutex<BTreeMap<Key, u64>>);
 
 impl FailedLookups {
-    /// Counts one.
+    /// Counts one failed lookup.
     pub(super) fn count(&self, client: IpAddr, name: &str, reason: &'static str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (Some(client), name.to_owned(), reason);
@@ -35,7 +35,7 @@ impl FailedLookups {
         *count = count.saturating_add(1);
     }
 
-    /// The counters, for a page of metrics.
+    /// The counters in the text format of Prometheus.
     #[must_use]
     pub fn metrics(&self) -> String {
         let mut page = String::new();

@@ -12,9 +12,10 @@ use tokio::time::timeout;
 
 use super::cache::AnswerCache;
 
-/// How long one resolver may take. Clients give up after five seconds; by then the next resolver was tried as well.
+/// How long to wait for one resolver. Client libraries give up after five seconds, so there is time to try the
+/// next resolver as well.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
-/// Queries in progress, and how many of them one client may have. Further queries fail at once; clients repeat them.
+/// Queries in progress, in total and for one client. Further queries fail at once, and clients repeat them.
 const MAX_QUESTIONS: usize = 128;
 const MAX_QUESTIONS_OF_CLIENT: usize = 64;
 /// Longest UDP answer for a client that does not announce a larger limit (RFC 1035 section 4.2.1).
@@ -26,10 +27,11 @@ const MAX_DATAGRAM: usize = 65_535;
 #[derive(Debug)]
 pub struct Upstreams {
     servers: Vec<SocketAddr>,
-    /// A query holds its slot until it is answered, which takes long if a resolver is down.
+    /// Bounds the queries in progress. A query holds its slot until it is answered, which takes long if a resolver
+    /// is down.
     questions: Shares<IpAddr>,
     cache: AnswerCache,
-    /// Whether outside addresses are reachable over IPv6, as far as is known.
+    /// Whether the mesh can reach outside addresses over IPv6.
     ipv6: bool,
 }
 
@@ -42,7 +44,7 @@ impl Upstreams {
         Self::new(nameservers(&text))
     }
 
-    /// These resolvers, in this order; at most three are used.
+    /// Forwards to these resolvers, in this order; at most three are used.
     #[must_use]
     pub fn new(mut servers: Vec<SocketAddr>) -> Self {
         servers.truncate(MAX_RESOLVERS);
@@ -50,26 +52,26 @@ impl Upstreams {
         Self { servers, questions, cache: AnswerCache::default(), ipv6: true }
     }
 
-    /// For a mesh whose uplink has only IPv4: names outside get no IPv6 addresses, because connections to these would
-    /// fail.
+    /// Answers queries for IPv6 addresses outside of the mesh with none, because the uplink has only IPv4 and
+    /// connections to them would fail.
     #[must_use]
     pub fn without_ipv6(self) -> Self {
         Self { ipv6: false, ..self }
     }
 
-    /// These clients are exempt from the bound per client: they are programs of this machine.
+    /// Exempts these clients from the bound per client, because programs of this machine use their addresses.
     pub(super) fn with_unbounded(self, clients: Vec<IpAddr>) -> Self {
         Self { questions: self.questions.with_unbounded(clients), ..self }
     }
 
-    /// Whether names outside are answered with IPv6 addresses.
+    /// Whether queries for IPv6 addresses outside of the mesh are forwarded.
     #[must_use]
     pub fn has_ipv6(&self) -> bool {
         self.ipv6
     }
 
-    /// Forwards a client's query unchanged and returns the answer unchanged; over TCP if `stream`. `None` if no
-    /// resolver answers in time, or if too many queries are in progress.
+    /// Forwards a client's query unchanged, over TCP if `stream` is set, and returns the answer unchanged. `None`
+    /// if no resolver answers in time, or if too many queries are in progress.
     pub async fn ask(&self, question: &[u8], stream: bool, client: IpAddr) -> Option<Vec<u8>> {
         // A cached answer from TCP may be too long for a datagram.
         let fits = |known: &Vec<u8>| stream || known.len() <= DATAGRAM;
@@ -82,7 +84,7 @@ impl Upstreams {
         Some(answer)
     }
 
-    /// Tries one resolver after the other.
+    /// Tries one resolver after another.
     async fn ask_each(&self, question: &[u8], stream: bool) -> Option<Vec<u8>> {
         for server in &self.servers {
             let asked = async {
@@ -113,7 +115,7 @@ async fn over_udp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let mut answer = vec![0; MAX_DATAGRAM];
     loop {
         let length = socket.recv(&mut answer).await?;
-        // A late answer to another query has another ID.
+        // An answer to an earlier query has another ID and is skipped.
         if length >= 12 && answer.get(..2) == question.get(..2) {
             answer.truncate(length);
             return Ok(answer);

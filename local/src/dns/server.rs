@@ -18,28 +18,28 @@ use super::failed::{FailedLookups, NO_ANSWER, NO_SUCH_NAME};
 use super::forward::Upstreams;
 use super::zone::{Zone, ZoneAnswer};
 
-/// Longest UDP answer that is announced, in bytes: what fits on any path (DNS flag day 2020).
+/// Largest UDP payload that the server announces, in bytes: what fits on any path (DNS flag day 2020).
 const MAX_UDP_PAYLOAD: u16 = 1232;
 /// Longest question over UDP, in bytes; real ones stay below 512.
 const MAX_QUESTION: usize = 4096;
-/// TCP connections at a time, and how many of them one client may have: each costs little more than a task. When all
-/// are open, the client with the most loses its oldest one to another client.
+/// Open TCP connections, in total and for one client. A connection costs little more than a task. When all slots
+/// are taken, the client with the most connections loses its oldest one to another client.
 const MAX_CONNECTIONS: usize = 256;
 const MAX_CONNECTIONS_OF_CLIENT: usize = 64;
-/// The same number again for programs of this machine, node proxies and the controller: by their address they are one
-/// client.
+/// Open TCP connections of programs of this machine, which are node proxies and the controller. These have their
+/// own bound because they share one client address.
 const MAX_OWN_CONNECTIONS: usize = 256;
 /// How long a TCP client may be silent, or not read its answer.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The sockets of the server, which are created inside the namespace of the bridge.
+/// The server's sockets. They are created inside the network namespace of the bridge.
 #[derive(Debug)]
 pub struct Sockets {
     udp: Vec<UdpSocket>,
     tcp: Vec<TcpListener>,
 }
 
-/// The state that every query needs.
+/// What every query is answered from.
 #[derive(Debug)]
 struct ServerState {
     zone: watch::Receiver<Arc<Zone>>,
@@ -67,14 +67,14 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// The addresses from which programs of this machine send queries.
+    /// The addresses of this machine from which its own programs send queries.
     fn addresses(&self) -> io::Result<Vec<IpAddr>> {
         self.udp.iter().map(|socket| Ok(socket.local_addr()?.ip())).collect()
     }
 }
 
-/// Serves on a thread of its own, so that other work of this process does not delay answers. Ends when the sender of
-/// `zone` is dropped.
+/// Serves on a separate thread, so that other work of this process does not delay answers. The thread ends when
+/// the sender of `zone` is dropped.
 ///
 /// # Errors
 /// When the sockets cannot be used.
@@ -102,7 +102,7 @@ pub fn serve(
         }
     }
     std::thread::Builder::new().name("dns".into()).spawn(move || {
-        // Every query is a task of this runtime, and ends with it.
+        // The tasks that answer queries belong to this runtime and end with it.
         runtime.block_on(async { while ended.changed().await.is_ok() {} });
     })
 }
@@ -110,14 +110,14 @@ pub fn serve(
 async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>) {
     let mut buffer = vec![0; MAX_QUESTION];
     loop {
-        // An error here is an ICMP message about an earlier answer.
+        // A receive error is an ICMP message about an earlier answer, which the server need not handle.
         let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
             continue;
         };
         let question = buffer.get(..length).unwrap_or_default();
         match answer(&shared, question, client, false) {
             Reply::Now(answer) => {
-                // The client may be gone.
+                // Sending fails if the client is gone.
                 let _ = socket.try_send_to(&answer, client);
             }
             Reply::Never => {}
@@ -152,7 +152,7 @@ async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<ServerState>) 
     }
 }
 
-/// The next connection that gets a slot. Others are closed.
+/// Accepts the next connection that gets a slot. Connections without a slot are closed.
 async fn accept_one(
     listener: &tokio::net::TcpListener,
     shared: &ServerState,
@@ -195,7 +195,7 @@ async fn converse(
     Ok(())
 }
 
-/// The answer of the host's resolvers, or the failure.
+/// The answer of the host's resolvers, or `failure` if they do not answer.
 async fn elsewhere(
     shared: &ServerState,
     question: &[u8],
@@ -212,7 +212,8 @@ async fn elsewhere(
     {
         let name = query.name().to_ascii().to_ascii_lowercase();
         let name = name.trim_end_matches('.');
-        // Client libraries try a single label last, after the service of that name was not found.
+        // Client libraries try a single label last, after the search list. The failed lookup of the service was
+        // counted by then.
         if name.contains('.') {
             shared.failed.count(client, name, NO_ANSWER);
         }
@@ -220,15 +221,15 @@ async fn elsewhere(
     failure
 }
 
-/// What to do with a query.
+/// How to respond to a query.
 enum Reply {
-    /// Send this.
+    /// Send this answer.
     Now(Vec<u8>),
-    /// Send nothing: it is not a query.
+    /// Send nothing, because the message is not a query.
     Never,
-    /// Forward it to the host's resolvers; this is the answer if they fail.
+    /// Forward the query to the host's resolvers, and send this answer if they fail.
     Elsewhere(Vec<u8>),
-    /// Forward a query for another name, and add the alias to the answer.
+    /// Forward a query for the alias's target, and add the alias record to the answer.
     Alias(Box<Aliased>),
 }
 
@@ -243,7 +244,7 @@ struct Aliased {
 }
 
 impl Aliased {
-    /// The alias, and the resolvers' answer for its target.
+    /// Queries the host's resolvers for the target, and puts the alias in front of their answer.
     async fn answer(self, upstreams: &Upstreams, client: SocketAddr) -> Vec<u8> {
         let mut question = Message::query();
         question.metadata.id = self.request.metadata.id;
@@ -299,7 +300,7 @@ fn answer(shared: &ServerState, question: &[u8], client: SocketAddr, stream: boo
         }
         ZoneAnswer::Records(records) => now(reply(ResponseCode::NoError, records)),
         ZoneAnswer::NoName => {
-            // Clients query both families, and only one of them is counted.
+            // A client queries IPv4 and IPv6 addresses, so only the query for IPv4 is counted.
             if query.query_type() == RecordType::A
                 && !is_proxy
                 && let Some(name) = zone.absent_service(query.name())
@@ -343,7 +344,8 @@ fn response(request: &Message, code: ResponseCode, answers: Vec<Record>) -> Mess
     response
 }
 
-/// The encoded message. If it exceeds the limit, it is marked as truncated, and the client repeats the query over TCP.
+/// Encodes a message. If it exceeds `limit`, it is cut and marked as truncated, and the client repeats the query
+/// over TCP.
 fn encode(response: &Message, limit: u16) -> Option<Vec<u8>> {
     let bytes = response.to_vec().ok()?;
     if bytes.len() <= usize::from(limit) {
@@ -358,7 +360,7 @@ mod tests {
     use super::*;
     use crate::ranges::MeshRanges;
 
-    /// Endpoints of the test's service: so many that they do not fit a datagram.
+    /// How many endpoints the test's service has: so many that their records do not fit a datagram.
     const ENDPOINTS: u16 = 200;
 
     fn zone() -> Zone {
@@ -381,7 +383,8 @@ mod tests {
         message.to_vec().unwrap()
     }
 
-    /// Binds a port that is free for both protocols: one that is free for UDP may be in use for TCP.
+    /// Binds a port that is free for UDP and TCP. A port that the kernel picks as free for UDP may be in use for
+    /// TCP, so several are tried.
     fn sockets() -> Sockets {
         loop {
             match Sockets::bind(["127.0.0.1".parse().unwrap()], 0) {

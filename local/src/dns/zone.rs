@@ -12,24 +12,25 @@ use crate::ranges::MeshRanges;
 /// The TTL of answers, in seconds. It is short, because endpoints change.
 const TTL_SECONDS: u32 = 5;
 
-/// Most aliases that are followed; other resolvers have a similar bound.
+/// Most aliases that are followed in a row; other resolvers have a similar bound.
 const MAX_ALIASES: usize = 8;
 
-/// All names of a mesh. It is immutable; an edit creates a new one.
+/// All names of a mesh. A zone is immutable: each change of the mesh creates a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Zone {
     services: BTreeMap<(String, String), ServiceNames>,
     namespaces: BTreeSet<String>,
-    /// Clients that get VIPs, with their namespaces.
+    /// The namespaces of meshed clients, by their addresses. These clients get VIPs.
     meshed: BTreeMap<IpAddr, String>,
-    /// The services that represent a name outside of the mesh, by that name and by their namespace.
+    /// VIPs of services that represent a name outside of the mesh, by that name and then by the service's
+    /// namespace.
     outside: BTreeMap<String, BTreeMap<String, Vec<IpAddr>>>,
     reverse: BTreeMap<IpAddr, String>,
-    /// The addresses for which only this server has names.
+    /// The mesh's address ranges. Only this server has names for their addresses.
     ranges: MeshRanges,
 }
 
-/// The records of a service's name.
+/// What the records of a service are made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceNames {
     /// Its VIPs; empty for a headless service.
@@ -42,10 +43,10 @@ pub struct ServiceNames {
     pub outside: Vec<String>,
 }
 
-/// The records of the name of one endpoint of a service.
+/// What the records of one endpoint of a service are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointNames {
-    /// The first label of its name, the instance's name.
+    /// The first label of the endpoint's name, which is the instance's name.
     pub host: String,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
@@ -64,7 +65,7 @@ pub struct PortName {
     pub port: u16,
 }
 
-/// The answer of a zone.
+/// The answer to a query.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ZoneAnswer {
     /// The requested records; empty if the name exists and has no such record.
@@ -73,12 +74,12 @@ pub enum ZoneAnswer {
     Alias(Name),
     /// There is no such name.
     NoName,
-    /// The name is not in this mesh.
+    /// The name is outside of the mesh.
     Elsewhere,
 }
 
 impl Zone {
-    /// The zone of these services; `meshed` are the addresses of meshed workloads, with their namespaces.
+    /// Creates the zone of these services. `meshed` has the addresses of meshed workloads, with their namespaces.
     #[must_use]
     pub fn new(
         services: impl IntoIterator<Item = ((String, String), ServiceNames)>,
@@ -114,9 +115,9 @@ impl Zone {
         }
     }
 
-    /// The name of a missing service, `cart.shop`, if the name could be one in a namespace of the mesh. `None` for
-    /// names that a client library only tries because of its search list, before it looks up a name outside of the
-    /// mesh.
+    /// If `name` is probably a service in a namespace of the mesh that does not exist, its short form, such as
+    /// `cart.shop`. `None` for a name that a client library only tries because of its search list, before it looks
+    /// up a name outside of the mesh.
     pub(super) fn absent_service(&self, name: &Name) -> Option<String> {
         let name = name.to_ascii().to_ascii_lowercase();
         let below = below_domain(name.trim_end_matches('.'))?;
@@ -130,8 +131,8 @@ impl Zone {
         Self { ranges, ..self }
     }
 
-    /// The answer for `name` and `kind` to the client with this address. The second value says whether the client's
-    /// proxy asks, and not the application. Aliases of names in the mesh are followed.
+    /// The answer for `name` and `kind`. `client` is the client's address, and whether its proxy sends the query
+    /// rather than its application. Aliases of names in the mesh are followed.
     #[must_use]
     pub fn answer(&self, name: &Name, kind: RecordType, client: (IpAddr, bool)) -> ZoneAnswer {
         let mut target = match self.direct(name, kind, client) {
@@ -209,16 +210,16 @@ impl Zone {
         Record::from_rdata(name, TTL_SECONDS, RData::CNAME(CNAME(target)))
     }
 
-    /// The VIPs of a service that represents a name outside of the mesh, in the namespace of a meshed client. Services of
-    /// other namespaces are ignored: otherwise they would decide where the client connects and which certificates it
-    /// trusts. The VIP tells the client's proxy which name was meant.
+    /// The VIPs of the service that represents `host`, a name outside of the mesh, for a meshed client. The VIP
+    /// tells the client's proxy which name was meant. Only services of the client's namespace count: a service of
+    /// another namespace would decide where the client connects and which certificates it trusts.
     fn outside_vips(&self, host: &str, client: IpAddr) -> Option<&Vec<IpAddr>> {
         let namespace = self.meshed.get(&client)?;
         let services = self.outside.get(host)?;
         services.get(namespace)
     }
 
-    /// The SOA record for negative answers, which sets how long they may be cached (RFC 2308).
+    /// The SOA record of negative answers. It sets how long they may be cached (RFC 2308).
     #[must_use]
     pub fn start_of_authority() -> Option<Record> {
         let zone = Name::from_ascii(format!("{DOMAIN}.")).ok()?;
@@ -250,8 +251,8 @@ impl Zone {
 }
 
 impl ServiceNames {
-    /// The target of the alias, for a client that gets VIPs or not. It is a name outside of the mesh, if the service
-    /// has no other records for this client.
+    /// The target if this name is an alias. `vips` is whether the client gets VIPs. The target is a name outside
+    /// of the mesh if the service has no other records for this client.
     fn alias(&self, vips: bool) -> Option<Name> {
         let has_addresses = vips && !self.vips.is_empty() || !self.endpoints.is_empty();
         let host = self.outside.first().filter(|_| !has_addresses)?;
@@ -267,7 +268,8 @@ struct ServiceView<'a> {
 }
 
 impl ServiceView<'_> {
-    /// The data at the labels below the service's name, nearest first. `None`: the name does not exist.
+    /// The records at the name that `rest` and the service's name form; `rest` has the labels below the service's
+    /// name, nearest first. `None` if that name does not exist.
     fn data(&self, rest: &[&str], kind: RecordType) -> Option<Vec<RData>> {
         match rest {
             [] => Some(addresses(self.addresses(), kind)),
@@ -311,7 +313,8 @@ impl ServiceView<'_> {
         self.names.ports.iter().chain(below)
     }
 
-    /// The SRV records of a port: of the service itself if the client gets its VIP, else one for each endpoint.
+    /// The SRV records of a port: one for the service itself if the client gets its VIP, else one for each
+    /// endpoint.
     fn services(&self, protocol: &str, name: &str) -> Vec<RData> {
         let matches = |port: &&PortName| port.name == name && port.protocol == protocol;
         let record = |port: u16, target: &str| {
@@ -336,7 +339,7 @@ fn records(name: &Name, data: Vec<RData>) -> ZoneAnswer {
     ZoneAnswer::Records(data.into_iter().map(record).collect())
 }
 
-/// The part of a name before the domain; `None` if the name is not below it.
+/// The part of a name before the mesh's domain; `None` if the name does not end with that domain.
 fn below_domain(name: &str) -> Option<&str> {
     let inside = name.strip_suffix(DOMAIN)?;
     (inside.is_empty() || inside.ends_with('.')).then_some(inside)
@@ -406,7 +409,7 @@ mod tests {
         )
     }
 
-    /// The answer as text: the data of the records, or why there are none.
+    /// The answer as text: the data of the records, or the reason why there are none.
     fn ask(name: &str, kind: RecordType, client: &str) -> String {
         ask_as(name, kind, (client, false))
     }
@@ -457,7 +460,7 @@ mod tests {
         assert_eq!(ask(name, RecordType::AAAA, MESHED), "fd96::7");
         // Clients of other namespaces do not get the address of this namespace's service.
         assert_eq!(ask(name, RecordType::A, ELSEWHERE), "elsewhere");
-        // Unmeshed clients do not get the VIP, and neither does the proxy, which has to find the real address.
+        // Unmeshed clients do not get the VIP. Neither does a proxy, which has to find the real address.
         assert_eq!(ask(name, RecordType::A, UNMESHED), "elsewhere");
         assert_eq!(ask_as(name, RecordType::A, (MESHED, true)), "elsewhere");
         assert_eq!(ask(name, RecordType::MX, MESHED), "elsewhere");

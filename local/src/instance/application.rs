@@ -1,4 +1,4 @@
-//! The application of an instance: what it waits for, its init commands, its process.
+//! Runs the application of an instance: waits for its dependencies, runs its init commands, then its process.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
@@ -22,17 +22,17 @@ use crate::process::{Event, ProcessCommand};
 /// The state of the application's process while it runs.
 #[derive(Debug, Default)]
 pub(super) struct ApplicationState {
-    /// The process that must be ended because its liveness probe fails.
+    /// Names the process that must be ended because its liveness probe fails.
     pub(super) condemned: watch::Sender<Option<Condemned>>,
-    /// The failure of the liveness probe.
+    /// Why the liveness probe fails.
     pub(super) reason: RefCell<Option<String>>,
     /// Number of processes that the kernel has killed because they exceeded the memory limit.
     killed: Cell<u64>,
 }
 
 impl InstanceTask {
-    /// Waits for what it depends on, runs the init commands and then the application, until it is
-    /// stopped.
+    /// Waits for the instance's dependencies, runs its init commands and then the application, until the instance
+    /// is stopped.
     pub(super) async fn application(&self, place: &InstanceResources) {
         let Self { mesh, instance, .. } = self;
         let name = instance.name.to_string();
@@ -145,7 +145,7 @@ impl InstanceTask {
         let (events, mut happened) = mpsc::unbounded_channel();
         let process = self.supervise((place, origin), command, rules, events);
         let reports = async {
-            // Checks the health of the process that runs now.
+            // Checks the health of the process that runs at the moment.
             let mut following = idle();
             loop {
                 let event = tokio::select! {
@@ -164,12 +164,12 @@ impl InstanceTask {
             }
         };
         if tokio::join!(process, reports).0.is_some() {
-            // The instance stays for inspection, although its proxy no longer serves its outbound connections.
+            // The instance is kept for inspection. Its proxy no longer serves outbound connections.
             self.stopped().await;
         }
     }
 
-    /// Keeps a process running by `rules`, and sends its events. The channel ends with this future.
+    /// Keeps a process running by `rules`, and sends its events to `events` until this future ends.
     async fn supervise(
         &self,
         (place, origin): (&InstanceResources, &LineOrigin),
@@ -234,7 +234,7 @@ impl InstanceTask {
         self.report(InstanceChange::Ended { how: error.chain(), last_line, wait }).await;
     }
 
-    /// A command with the application's environment, user and isolation.
+    /// A command that runs with the application's environment, user and isolation.
     pub(super) fn task(
         &self,
         place: &InstanceResources,
@@ -268,7 +268,7 @@ impl InstanceTask {
         })
     }
 
-    /// Returns when the application should end.
+    /// Returns when the application is to be ended.
     async fn stopped(&self) {
         let mut stop = self.stop.clone();
         // If the sender is dropped, the mesh has ended.
@@ -276,7 +276,7 @@ impl InstanceTask {
     }
 }
 
-/// The health check while no process runs: never completes.
+/// The health check while no process runs: a future that never completes.
 fn idle<'a>() -> Pin<Box<dyn Future<Output = ()> + 'a>> {
     Box::pin(std::future::pending())
 }
@@ -288,7 +288,7 @@ pub(super) fn how_it_ended(
     watched: &ApplicationState,
 ) -> String {
     if let Some(reason) = watched.reason.take() {
-        // Kills processes that it has started, which may hold its ports.
+        // Kills the descendants of the process, which may hold its ports.
         place.app.signal(Signal::SIGKILL);
         return format!("was not alive ({reason})");
     }

@@ -1,21 +1,22 @@
-//! When an attempt that fails each second is reported again.
+//! Decides when the failure of a repeated attempt is reported again.
 
 use std::time::{Duration, Instant};
 
-/// How often the same failure is reported again, with how often it was.
+/// How often an unchanged failure is reported again, with the number of its repetitions.
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// The failures of one attempt that is repeated until it succeeds. A log has a line for each change of the reason.
+/// The failures of an attempt that is repeated until it succeeds. The log gets a line when the reason changes, and
+/// one at intervals while it does not.
 #[derive(Debug, Default)]
 pub(super) struct RepeatedFailures {
     /// The reason that was reported last, and when.
     reported: Option<(String, Instant)>,
-    /// How often it has failed for that reason since.
+    /// How many times the attempt has failed for that reason since it was reported.
     since: u32,
 }
 
 impl RepeatedFailures {
-    /// The attempt has failed. What to report, if anything.
+    /// Records a failure of the attempt. Returns the line to report, if any.
     pub(super) fn failed(&mut self, why: &str, now: Instant) -> Option<String> {
         let reason = without_numbers(why);
         let same = self.reported.as_ref().filter(|(reported, _)| *reported == reason);
@@ -33,13 +34,14 @@ impl RepeatedFailures {
         Some(line)
     }
 
-    /// The attempt has succeeded, or is not made any more.
+    /// Forgets the failures, because the attempt has succeeded or is no longer made.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Each attempt makes files with a number of its own, by which the reason is no other one.
+/// The reason without digits. Each attempt creates files with its own number; two reasons that differ only in it
+/// count as the same.
 fn without_numbers(text: &str) -> String {
     text.chars().filter(|char| !char.is_ascii_digit()).collect()
 }

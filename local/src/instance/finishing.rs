@@ -1,4 +1,4 @@
-//! Limits how many proxies finish open streams of an instance at a time.
+//! Limits how many replaced proxies of an instance finish their open streams at a time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use leno_types::MAX_FINISHING;
 use tokio::sync::oneshot;
 
-/// A proxy counts after this time: most finish within seconds, with their last requests.
+/// How long a proxy may finish streams before it counts. Most finish their last requests within seconds.
 const UNCOUNTED: Duration = Duration::from_secs(60);
 
-/// Ends the proxies that finish streams, by the numbers of their processes or memberships.
+/// Senders that make a proxy end, by the number of its process or membership.
 #[derive(Debug, Default)]
 pub(super) struct Finishing(RefCell<BTreeMap<u64, oneshot::Sender<()>>>);
 
 impl Finishing {
-    /// Registers a proxy that finishes streams, until the future is dropped. Returns if the proxy must end now with its
-    /// open streams, because there are too many such proxies and it is the oldest.
+    /// Counts a proxy that finishes streams, until this future is dropped. Completes if the proxy must end now
+    /// with its streams open, because it is the oldest of too many.
     pub(super) async fn is_first_of_too_many(&self, number: u64) {
         tokio::time::sleep(UNCOUNTED).await;
         if self.begin(number).await.is_err() {
@@ -33,7 +33,7 @@ impl Finishing {
         if all.len() > MAX_FINISHING
             && let Some((_, first)) = all.pop_first()
         {
-            // The receiver may just have been dropped, because that proxy has finished.
+            // Sending fails if that proxy has just finished and dropped its receiver.
             let _ended = first.send(());
         }
         ends

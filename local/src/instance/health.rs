@@ -1,4 +1,4 @@
-//! Whether an application takes traffic and whether it is alive, by its ports and its probes.
+//! Checks whether an application takes traffic and is alive, by its ports and its probes.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use crate::listening::{self, Listeners, OneFamily};
 use crate::plan::InstanceProbe;
 use crate::probe::Prober;
 
-/// How long to wait until an application without a readiness probe listens on its declared ports. After that, clients
-/// may see that it does not.
+/// How long to wait until an application without a readiness probe listens on its declared ports. After that it
+/// counts as running, even though connections to a closed port fail.
 const LISTEN_BOUND: Duration = Duration::from_secs(5);
-/// First interval between readiness probes of an application that has not been ready yet. It doubles up to the probe's
-/// period, so that the mesh starts as fast as its applications.
+/// First interval between readiness probes of an application that has not been ready yet. The interval doubles up
+/// to the probe's period, so that an application that starts quickly is used at once.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// How often the ports of an application are checked: it may close one later.
+/// How often the ports of an application are checked, because it may close a port later.
 const PORTS_POLL: Duration = Duration::from_secs(5);
-/// How often they are if it has no proxy. It may bind the second address family later, and clients must not use that
-/// before.
+/// How often the ports are checked if the application has no proxy. It may open a port in the second address
+/// family later, and clients must not use that family before.
 const FAMILIES_POLL: Duration = Duration::from_secs(1);
 /// How long an application may take to become ready before a line with the reason is printed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What was last reported of the ports of a process: at its start, that none is closed.
+/// What was last reported about the ports of a process. At the start no port counts as closed.
 #[derive(Default)]
 struct ReportedPorts {
     closed: Vec<u16>,
@@ -34,7 +34,7 @@ struct ReportedPorts {
 }
 
 impl InstanceTask {
-    /// Reports whether the process takes traffic, and has it ended if its liveness probe fails.
+    /// Reports whether the process takes traffic. Ends the process if its liveness probe fails.
     pub(super) async fn follow(
         &self,
         place: &InstanceResources,
@@ -54,15 +54,15 @@ impl InstanceTask {
             return;
         }
         let poll = if self.instance.launch.meshed { PORTS_POLL } else { FAMILIES_POLL };
-        // Before it runs, no port needs to be open.
+        // The first check comes after an interval: a new process needs time to open its ports.
         loop {
             tokio::time::sleep(poll).await;
             self.report_ports(pid, known).await;
         }
     }
 
-    /// Reports which ports are closed, and of an application without a proxy which are open in one address family only,
-    /// where that has changed.
+    /// Reports changes: which ports are closed and, for an application without a proxy, which are open in only one
+    /// address family.
     async fn report_ports(&self, pid: i32, known: &RefCell<ReportedPorts>) {
         let ports = &self.instance.listening;
         if ports.is_empty() {
@@ -81,8 +81,8 @@ impl InstanceTask {
         }
     }
 
-    /// Reports that the application takes traffic. Its ports are reported first, so that no client uses an address family
-    /// that is closed.
+    /// Reports that the application takes traffic. The state of its ports is reported before, so that no client
+    /// uses an address family in which they are closed.
     async fn running(&self, pid: i32, known: &RefCell<ReportedPorts>) {
         self.report_ports(pid, known).await;
         self.report(InstanceChange::Running).await;
@@ -180,8 +180,7 @@ impl InstanceTask {
         Prober { probe, target, pid, task }.ask().await
     }
 
-    /// Returns when the application listens on its declared ports, or has not done so for so long that clients may find
-    /// out themselves.
+    /// Returns when the application listens on its declared ports, or when [`LISTEN_BOUND`] has passed.
     async fn until_listening(&self, pid: i32) {
         let closed = listening::until(pid, &self.instance.listening, LISTEN_BOUND).await;
         if !closed.is_empty() {

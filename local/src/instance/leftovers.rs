@@ -1,5 +1,5 @@
-//! Ends processes that a proxy has started and that outlive it. The control group cannot be killed as a whole, because
-//! several proxy processes run in it while one takes over from another.
+//! Kills processes that a proxy has started and that outlive it. The control group cannot be killed as a whole,
+//! because two proxy processes run in it while one takes over from the other.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -9,14 +9,14 @@ use leno_supervise::{Cgroup, LifeEvent, status_field};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Most ancestors that are followed from a process. Real process trees are not as deep.
+/// Most ancestors of a process that are examined. Real process trees are not as deep.
 const MAX_ANCESTORS: usize = 64;
 
 /// The running processes of an instance's proxy and of its broker.
 #[derive(Debug, Default)]
 pub(super) struct ProxyProcesses(RefCell<BTreeSet<i32>>);
 
-/// One of these processes, from one start to the next.
+/// One of these processes. It is in the set from its start to its end, and again after each restart.
 #[derive(Debug)]
 pub(super) struct ProxyRun<'p> {
     all: &'p ProxyProcesses,
@@ -25,12 +25,12 @@ pub(super) struct ProxyRun<'p> {
 }
 
 impl ProxyProcesses {
-    /// Follows a process that will run in this control group.
+    /// Follows a process that will run in the control group `cgroup`.
     pub(super) fn run<'p>(&'p self, cgroup: &'p Cgroup) -> ProxyRun<'p> {
         ProxyRun { all: self, cgroup, pid: None }
     }
 
-    /// The processes of the group that are neither proxies or brokers nor their descendants.
+    /// The processes of the group that are neither a proxy, a broker, nor a descendant of one.
     fn left_behind(&self, cgroup: &Cgroup) -> Vec<Pid> {
         let known = self.0.borrow();
         let comes_from_one = |pid: &Pid| {
@@ -42,7 +42,7 @@ impl ProxyProcesses {
 }
 
 impl ProxyRun<'_> {
-    /// Handles an event of the process.
+    /// Updates the set at an event of the process.
     pub(super) fn follow<E>(&mut self, event: &LifeEvent<E>) {
         match event {
             LifeEvent::Started(pid) => {
@@ -59,13 +59,13 @@ impl ProxyRun<'_> {
         }
     }
 
-    /// The process has ended: kills what it has left behind. A process that is forked at this moment may be missed; it
-    /// is killed when the next proxy process ends, or the instance.
+    /// Handles the end of the process: kills the processes that it has left behind. A process that is forked at
+    /// this moment may be missed; it is killed when the instance or its next proxy process ends.
     fn end(&mut self) {
         let Some(pid) = self.pid.take() else { return };
         self.all.0.borrow_mut().remove(&pid);
         for left in self.all.left_behind(self.cgroup) {
-            // It may have ended since it was listed.
+            // The process may have ended since it was listed.
             let _ended = kill(left, Signal::SIGKILL);
         }
     }
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the process has ended, even if it is not reaped.
+    /// Whether the process has ended, even if it was not reaped.
     fn has_ended(pid: i32) -> bool {
         let status = fs::read_to_string(format!("/proc/{pid}/status"));
         status.map_or(true, |status| status.contains("State:\tZ"))

@@ -1,10 +1,8 @@
 //! An instance in node mode: its broker, and its membership of a group of instances that share a node proxy.
 //!
 //! ```text
-//!            Serve                      joins, is served            leaves, finishes what it has
-//!  broker ◄──────── its group                  │                          │
-//!     └───────────► the group that it goes to ─┘      the one before ◄────┘
-//!        listeners
+//!  broker ──listeners──► the process of the present group     serves, then leaves and finishes its open streams
+//!     └─────listeners──► the process of the next group        joins, then serves
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -45,34 +43,35 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// An event of the membership with this number.
 type MembershipEvent = (u64, MemberEvent);
 
-/// The group that the instance is a member of, and the broker that it joined with.
+/// Which group the instance is a member of, and through which broker.
 struct Membership<'l> {
     life: &'l InstanceTask,
     place: &'l InstanceResources,
     turn: &'l ProxyTurn,
     events: mpsc::UnboundedSender<MembershipEvent>,
-    /// The group whose process serves it; `None` once the instance has left it.
+    /// The group whose process serves the instance; `None` once the instance has left it.
     group: RefCell<Option<Rc<NodeProxyGroup>>>,
     /// The number of the current membership.
     current: Cell<u64>,
-    /// The last membership whose connections are accepted; 0 without one.
+    /// The number of the last membership whose process accepts connections; 0 if there is none.
     serving: watch::Sender<u64>,
     /// The channel to the newest broker.
     broker: watch::Sender<Option<Rc<Channel>>>,
-    /// Has a broker killed that hangs.
+    /// Decides when a broker that hangs is killed.
     watchdog: RefCell<Watchdog>,
-    /// Tasks that wait for the groups that the instance has left, which still finish its streams.
+    /// Tasks that each wait for a group that the instance has left and that still finishes its streams.
     left: RefCell<Vec<JoinHandle<()>>>,
-    /// Whether it is busy enough for a process of its own.
+    /// Measures whether the instance is busy enough for its own process.
     promotion: RefCell<Promotion>,
-    /// Whether the instance should have a process of its own, instead of the shared one of its documents.
+    /// Whether the instance should have its own process instead of the shared one that its documents name.
     promoted: watch::Sender<bool>,
-    /// Notified when the promotion rules change, and with them the time at which the instance shares a process again.
+    /// Notified when the promotion rules change, because this changes when a promoted instance returns to the
+    /// shared process.
     rules_changed: Notify,
 }
 
 impl InstanceTask {
-    /// Keeps the instance a member of the right group, until the turn of node mode ends.
+    /// Keeps the instance a member of the wanted group, until the turn of node mode ends.
     pub(super) async fn node_proxy(
         &self,
         place: &InstanceResources,
@@ -105,7 +104,7 @@ impl InstanceTask {
             match event {
                 Event::Ended(status, wait) => {
                     let loss = MemberEvent::Lost(hung.map_or(Loss::Released, Loss::Broker));
-                    // The receiver is dropped with the instance.
+                    // Sending fails only if the instance has been removed and its receiver dropped.
                     let _ending = events.send((membership.current.get(), loss));
                     let (label, how) = (&instance.label, describe(status));
                     let when = after(wait);
@@ -120,10 +119,10 @@ impl InstanceTask {
         rules.condemned = membership.watchdog.borrow().condemned();
         let retired = Rc::clone(&rules.retired);
         let broker = keep_running(start, rules, (stopped, StopStage::All), report);
-        // The broker lasts until all streams have ended, because outbound connections need its sockets.
+        // The broker runs until all streams have ended, because outbound connections need its sockets.
         let leaving = async {
             if membership.follow().await {
-                // Another broker would listen again.
+                // From here on the broker is not restarted, because a new broker would listen again.
                 retired.set(true);
                 if !membership.pass_on().await {
                     stop_broker.send_replace(StopStage::Now);
@@ -136,7 +135,7 @@ impl InstanceTask {
         };
         tokio::select! {
             _ = async { tokio::join!(broker, leaving) } => {}
-            // `watch_node` does not return before: it holds a sender of its own channel.
+            // `watch_node` never returns first: it holds a sender of the channel that it reads.
             () = self.watch_node(&membership, happened) => {}
         }
         membership.until_left().await;
@@ -152,12 +151,12 @@ impl InstanceTask {
         membership: &Membership<'_>,
         mut happened: mpsc::UnboundedReceiver<MembershipEvent>,
     ) {
-        // The memberships that a proxy process has been told of.
+        // The memberships for which a proxy process has got an order to join.
         let (mut joins, mut joined) = (0_u32, BTreeSet::new());
         let (mut ended, mut hung) = (None, None);
         loop {
             let turn = membership.turn;
-            // While this turn takes over, the admin server at this address may be that of another proxy.
+            // During a handover, the admin server at this address may be that of the other proxy.
             let asks = joined.contains(&membership.current.get())
                 && !turn.is_ready()
                 && !turn.succeeds.get();
@@ -199,7 +198,8 @@ impl InstanceTask {
                 MemberEvent::Joined => joins += 1,
                 MemberEvent::BrokerHangs => hung = membership.broker_hangs().or(hung),
                 MemberEvent::Lost(why) => {
-                    // A process releases a workload whose broker has ended.
+                    // A process releases a workload whose broker has ended. If the broker was killed because it
+                    // hung, that is the real reason.
                     let why = hung.filter(|_| why == Loss::Released).map_or(why, Loss::Broker);
                     ended = Some(why.to_string());
                     self.proxy_serves(turn, false, (joins, ended.clone())).await;
@@ -233,7 +233,7 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// Tells the watchdog what became of the broker; returns how that hung, if it was killed for that.
+    /// Passes an event of the broker to the watchdog. Returns how the broker hung, if it was killed for that.
     fn hung(&self, event: &Event) -> Option<Hang> {
         match event {
             Event::Started(pid) => {
@@ -245,7 +245,7 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// The broker was started (again): the current group is told to use it.
+    /// The broker was started or restarted: makes the current group use it.
     fn has_broker(&self, near: Channel) -> Result<()> {
         let near = Rc::new(near);
         let group = self.group.borrow().clone();
@@ -258,14 +258,14 @@ impl<'l> Membership<'l> {
         Ok(())
     }
 
-    /// Another proxy serves the instance: its broker closes its listeners, and the groups finish its open streams.
-    /// False if the listeners cannot be closed. Then the broker must be killed, because connections would be stuck in
-    /// them.
+    /// Hands the instance over to the proxy that now serves it: the broker closes its listeners, and the groups
+    /// finish the open streams. Returns false if the listeners cannot be closed. The caller must then kill the
+    /// broker, because connections would wait in them without an answer.
     async fn pass_on(&self) -> bool {
         let mut stop = self.life.stop.clone();
         let broker = self.broker.borrow().clone();
         let closed = match &broker {
-            // The process accepts connections until the listeners are closed.
+            // The process continues to accept connections until the listeners are closed.
             Some(broker) => tokio::select! {
                 closed = close(broker) => closed,
                 _ = stop.wait_for(|stop| *stop >= StopStage::Now) => Ok(()),
@@ -287,11 +287,11 @@ impl<'l> Membership<'l> {
         true
     }
 
-    /// The instance ends: the groups finish its open streams, all within the same bound.
+    /// Ends the membership with the instance: all groups finish its open streams, within one common bound.
     async fn end(&self) {
         let mut now = self.life.stop.clone();
         let group = self.group.borrow().clone();
-        // The broker ends when it is told to, and when this handle is dropped.
+        // The broker ends when it is ordered to, and when this handle is dropped.
         let _orders = match group {
             Some(group) => tokio::select! {
                 left = group.leave(&self.life.instance.name, (self.current.get(), false)) => left,
@@ -304,7 +304,7 @@ impl<'l> Membership<'l> {
         self.until_left().await;
     }
 
-    /// Joins a group, with this broker; returns the number of the membership.
+    /// Joins a group, and passes on this broker; returns the number of the membership.
     fn join(&self, group: &Rc<NodeProxyGroup>, broker: &Channel, succeeds: bool) -> Result<u64> {
         let InstanceTask { mesh, instance, .. } = self.life;
         let broker = broker.try_clone().attempt(|| "cannot hold a broker".to_owned())?;
@@ -321,15 +321,15 @@ impl<'l> Membership<'l> {
         // The task ends with the membership.
         tokio::task::spawn_local(async move {
             while let Some(event) = happened.recv().await {
-                // The receiver is dropped with the instance.
+                // Sending fails only if the instance has been removed and its receiver dropped.
                 let _ending = all.send((number, event));
             }
         });
         Ok(number)
     }
 
-    /// Moves the instance to the wanted group each time that this changes. Returns false when the instance ends, and
-    /// true when a proxy of the other mode takes over.
+    /// Moves the instance to the wanted group whenever that changes. Returns false when the instance ends, and
+    /// true when a proxy of the other mode has taken over.
     async fn follow(&self) -> bool {
         let mut leaves = self.turn.leaves.clone();
         let (mut stop, mut wanted) = (self.life.stop.clone(), self.life.proxy.clone());
@@ -374,7 +374,8 @@ impl<'l> Membership<'l> {
                 // If the sender is dropped, the mesh has ended.
                 _ = stop.wait_for(|stop| *stop >= StopStage::All) => Some(false),
                 _ = leaves.wait_for(|leaves| *leaves) => Some(true),
-                // The broker was replaced. The next group, which has joined with the earlier one, must join again.
+                // The broker was replaced. The next group has joined with the earlier broker, so it must join
+                // again.
                 _ = broker.changed() => None,
                 () = is_served => {
                     if let Some((group, number)) = next {
@@ -382,13 +383,13 @@ impl<'l> Membership<'l> {
                     }
                     continue;
                 }
-                // The documents were changed.
+                // The documents have changed the wanted group.
                 _ = wanted.changed() => None,
-                // The instance was promoted, or shares a process again.
+                // The instance was promoted, or returns to the shared process.
                 _ = promoted.changed() => None,
                 never = self.report_waits(waits) => match never {},
             };
-            // The listeners are those of the current group, too.
+            // The next group holds the same listeners as the current group.
             if let Some((group, number)) = next {
                 // A process that has never served the instance has no streams to finish.
                 let is_served = *self.serving.borrow() == number;
@@ -400,7 +401,7 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// Reports why the next group does not serve the instance yet, if there is a next group.
+    /// Reports why the next group does not serve the instance yet, or that there is no next group.
     async fn report_waits(&self, group: Option<watch::Receiver<String>>) -> Infallible {
         let Some(mut group) = group else {
             self.life.proxy_waits(self.turn, None).await;
@@ -415,8 +416,8 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// Joins a group that is not the current one, or the next process of that, while the current one serves on. `None`: it is
-    /// the current one, or there is no broker yet.
+    /// Joins the wanted group, or the next process of the current group, while the current process continues to
+    /// serve. `None` if the current process is the wanted one, or if there is no broker yet.
     async fn enter(
         &self,
         (name, revision): (Option<&str>, u64),
@@ -440,7 +441,8 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// Records an event of a membership. Events of an earlier membership do not change that a later one serves.
+    /// Records an event of a membership. An event of an earlier membership does not affect a later one that
+    /// serves.
     fn learn(&self, number: u64, event: MemberEvent) {
         self.serving.send_if_modified(|serving| {
             let next = next_serving(*serving, number, event);
@@ -448,14 +450,15 @@ impl<'l> Membership<'l> {
         });
     }
 
-    /// The next group serves the instance: it becomes the current one, and the group before finishes its open streams.
+    /// Makes the next group the current one, because it serves the instance. The group before finishes its open
+    /// streams.
     async fn change(&self, group: Rc<NodeProxyGroup>, number: u64) {
         let instance = &self.life.instance;
         self.life.say(&format!("{} is served by node proxy {} now", instance.label, group.name()));
         let mut process = group.process();
         process.promoted = *self.promoted.borrow();
         let number_before = self.current.replace(number);
-        // Earlier events of this membership were ignored, because it was not the current one. So this one is repeated.
+        // This event of the new membership was ignored while it was not the current one, so it is sent again.
         let _ending = self.events.send((number, MemberEvent::Serving));
         if let Some(before) = self.group.replace(Some(group)) {
             self.leave(before, number_before, true);
@@ -481,13 +484,13 @@ impl<'l> Membership<'l> {
         ProcessSharing::Workload.group(&instance.name, &instance.launch.service_account)
     }
 
-    /// Takes the CPU time that the proxy has used for the instance. An instance that shares its process with no other
-    /// is not promoted, however busy it is.
+    /// Records the CPU time that the proxy has used for the instance. An instance whose process has no other
+    /// members is not promoted, however busy it is.
     fn has_used(&self, used: CpuUse) {
         let is_shared = self.group.borrow().as_ref().is_some_and(|group| group.is_shared());
         let mut promotion = self.promotion.borrow_mut();
         if !promotion.is_promoted() && !is_shared {
-            // Earlier CPU use must not count once other instances share the process.
+            // CPU time from before must not count once other instances share the process.
             promotion.has_joined(Instant::now());
             return;
         }
@@ -501,7 +504,8 @@ impl<'l> Membership<'l> {
         self.promoted.send_replace(true);
     }
 
-    /// The proxy thread of the instance has stalled. An instance that causes that repeatedly gets a process of its own.
+    /// Records that the proxy's thread for this instance has stalled. An instance that causes stalls repeatedly
+    /// gets its own process.
     fn has_stalled(&self) {
         let is_shared = self.group.borrow().as_ref().is_some_and(|group| group.is_shared());
         if is_shared && self.promotion.borrow_mut().has_stalled(Instant::now()) {
@@ -513,7 +517,7 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// Has a broker killed that receives no messages; how it hangs, if it is killed for that.
+    /// Has a broker killed if it receives no messages. Returns how it hangs, if it is killed for that.
     fn broker_hangs(&self) -> Option<Hang> {
         let (pid, how) = self.watchdog.borrow_mut().is_deaf()?;
         let InstanceTask { mesh, instance, .. } = self.life;
@@ -558,7 +562,7 @@ impl<'l> Membership<'l> {
         let counted = has_served.then(|| mesh.finishing.begin());
         let finishing = Rc::clone(&self.place.finishing);
         let finish = async move {
-            // When the instance ends, its streams have to end within the same bound as in its current group.
+            // When the instance ends, these streams get the same bound as those of its current group.
             let instance_ends = async {
                 // If the sender is dropped, the mesh has ended.
                 drop(stop.wait_for(|stop| *stop >= StopStage::All).await);
@@ -583,14 +587,14 @@ impl<'l> Membership<'l> {
                     "more than {MAX_FINISHING} proxies finish what they have for {}: the oldest of them is ended, and its streams are cut",
                     instance.label
                 )),
-                // An obedient process has finished before. A process that has not loses the broker when this future is
-                // dropped.
+                // A process that works properly has finished by then. For any other process, dropping this future
+                // ends its broker, which ends the streams.
                 () = tokio::time::sleep(bound) => {}
             }
             let stop = *stop.borrow();
             group.forget(&name, number);
             tokens.borrow_mut().remove(&number);
-            // Issues a new token, which invalidates the one that the process has read.
+            // Issues a new token, because the process that has left has read the present one.
             if stop < StopStage::All
                 && let Err(error) = grant(&mesh, &instance, &tokens)
             {
@@ -619,7 +623,7 @@ impl<'l> Membership<'l> {
     }
 }
 
-/// Writes one new token for all processes that serve an instance.
+/// Writes one new token to the files of all processes that serve an instance.
 pub(super) fn grant(
     mesh: &MeshContext,
     instance: &PlannedInstance,
@@ -634,8 +638,8 @@ pub(super) fn grant(
     mesh.proxy.tokens.issue_at(instance, &paths)
 }
 
-/// Has a broker close its listeners for all processes that hold them, and waits for that. Succeeds if the broker has
-/// ended, because its listeners have then, too.
+/// Makes a broker close its listeners in all processes that hold them, and waits for that. Also succeeds if the
+/// broker has ended, because that closes its listeners as well.
 async fn close(broker: &Channel) -> io::Result<()> {
     let broker = AsyncChannel::new(broker.try_clone()?)?;
     let closes = async {
@@ -652,7 +656,7 @@ async fn close(broker: &Channel) -> io::Result<()> {
     }
 }
 
-/// The last membership that serves, after an event of the membership `number`.
+/// The number of the membership that serves last, after `event` of the membership `number`.
 fn next_serving(serving: u64, number: u64, event: MemberEvent) -> u64 {
     match event {
         MemberEvent::Serving => serving.max(number),
@@ -676,7 +680,7 @@ mod tests {
         let after = |events: &[(u64, MemberEvent)]| {
             events.iter().fold(0, |serving, (number, event)| next_serving(serving, *number, *event))
         };
-        // Later the process of the group before starts again.
+        // The process of the earlier group restarts later.
         assert_eq!(after(&[(1, Serving), (2, Joined), (2, Serving), (1, LOST), (1, Serving)]), 2);
         assert_eq!(after(&[(1, Serving), (2, Joined), (2, Serving), (2, LOST)]), 0);
         assert_eq!(after(&[(2, Serving), (2, LOST), (2, Serving)]), 2);

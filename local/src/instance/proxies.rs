@@ -1,11 +1,12 @@
-//! The proxy of an instance: one of its own (a sidecar), or a node proxy. When `leno.dev/mode` changes in its
-//! documents, the other kind takes over while the instance runs.
+//! The proxy of an instance is a sidecar, which serves this instance only, or a node proxy. When `leno.dev/mode`
+//! changes in the instance's documents, a proxy of the other mode takes over while the instance runs.
 //!
 //! ```text
-//! one turn       ─► serves ────────────► leaves, finishes what it has (24 h at most) ─► ends
-//! the next one         ─► waits for its certificate ─► serves ─► ...
-//! Both listen on the same ports once the next one serves. Then the one before closes its listeners, and the kernel
-//! moves the connections that wait in them to the listeners of the next one (`net.ipv4.tcp_migrate_req`).
+//! one turn       ─► serves ────────────► leaves, finishes its open streams (24 h at most) ─► ends
+//! the next turn        ─► waits for its certificate ─► serves ─► ...
+//! ```
+//! Both listen on the same ports once the next one serves. Then the earlier one closes its listeners, and the
+//! kernel moves the connections that wait in them to the listeners of the next one (`net.ipv4.tcp_migrate_req`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,17 +29,17 @@ use crate::status::ProxyProcess;
 /// The pause before another attempt to start a proxy of the other mode.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The turn of a proxy at an instance, from the proxy's side.
+/// The turn of one proxy to serve an instance, as the proxy's code uses it.
 pub(super) struct ProxyTurn {
     ready: watch::Sender<bool>,
-    /// The proxy must leave the instance to another one.
+    /// Becomes true when another proxy has taken over and this one must leave.
     pub(super) leaves: watch::Receiver<bool>,
-    /// Another proxy serves the instance until this one does.
+    /// Whether another proxy serves the instance until this one does.
     pub(super) succeeds: Cell<bool>,
     state: Rc<TurnState>,
 }
 
-/// A turn, from the instance's side.
+/// A turn, as the instance's code uses it.
 struct TurnHandle {
     is_node: bool,
     ready: watch::Receiver<bool>,
@@ -46,13 +47,13 @@ struct TurnHandle {
     state: Rc<TurnState>,
 }
 
-/// The state of a turn's proxy. The instance reports the state of one turn only, whose `counts` is set.
+/// The state of a turn's proxy. The instance reports the state of only one turn: the one whose `counts` is true.
 #[derive(Default)]
 struct TurnState {
     counts: Cell<bool>,
     process: RefCell<Option<ProxyProcess>>,
     restarts: Cell<u32>,
-    /// The restarts in all turns before.
+    /// How many times proxies were restarted in all turns before this one.
     restarts_before: Cell<u32>,
     ended: RefCell<Option<String>>,
 }
@@ -66,7 +67,7 @@ impl ProxyTurn {
         (held, Self { ready, leaves, succeeds: Cell::new(succeeds), state })
     }
 
-    /// Whether the proxy was reported to serve.
+    /// Whether the last report about the proxy was that it serves.
     pub(super) fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
@@ -79,7 +80,7 @@ impl TurnState {
         InstanceChange::Proxy { ready, restarts, ended: self.ended.borrow().clone() }
     }
 
-    /// This turn is reported from now on, in place of `before`.
+    /// Makes this turn the reported one, in place of `before`.
     fn succeed(&self, before: &Self) {
         before.counts.set(false);
         self.counts.set(true);
@@ -92,7 +93,8 @@ impl TurnState {
 }
 
 impl InstanceTask {
-    /// Keeps a proxy of the wanted mode serving the instance until that ends; `ready` is set to whether one serves.
+    /// Keeps a proxy of the wanted mode serving the instance until the instance ends. `ready` becomes true while a
+    /// proxy serves.
     pub(super) async fn proxies(&self, place: &InstanceResources, ready: watch::Sender<bool>) {
         let mut wanted = self.proxy.clone();
         let first = place.shared.take();
@@ -100,7 +102,7 @@ impl InstanceTask {
         let (mut current, turn) = ProxyTurn::new(first.is_some(), false);
         turns.push(self.turn(place, first, turn));
         let mut next: Option<TurnHandle> = None;
-        // Of starting the other mode.
+        // Counts failed attempts to start a proxy of the other mode.
         let mut failures = RepeatedFailures::default();
         loop {
             let is_node = wanted.borrow_and_update().group.is_some();
@@ -169,7 +171,7 @@ impl InstanceTask {
         })
     }
 
-    /// The next turn serves: the one before has to leave.
+    /// Completes a handover: the next turn serves, so the turn before must leave.
     async fn pass_on(&self, before: TurnHandle, (next, is_ready): (&TurnHandle, bool)) {
         next.state.succeed(&before.state);
         before.leaves.send_replace(true);
@@ -183,11 +185,11 @@ impl InstanceTask {
         if let Some(process) = process {
             self.report(InstanceChange::ProxyRuns(process)).await;
         }
-        // Reported here, because the state may have changed before this turn counted.
+        // Reported now, because changes before this turn counted were not reported.
         self.report(next.state.change(is_ready)).await;
     }
 
-    /// Prepares the other mode. Returns the group to join if that is node mode.
+    /// Prepares a proxy of the other mode. Returns the group to join if that is node mode.
     async fn prepare(
         &self,
         place: &InstanceResources,
@@ -206,7 +208,7 @@ impl InstanceTask {
             let upgrade = move || -> Result<(Captured, Option<Error>)> {
                 let upgraded = match is_by_programs {
                     true => captured.upgrade(&workload),
-                    // Rules recognise the proxy by its user in both modes.
+                    // Firewall rules recognise the proxy by its user in both modes.
                     false => Ok(()),
                 };
                 Ok((captured, upgraded.err().map(Error::from)))
@@ -221,7 +223,7 @@ impl InstanceTask {
         NodeProxyGroup::enter(&self.mesh, &name, &self.instance.name).map(Some)
     }
 
-    /// Records whether a proxy serves, how often it was started, and how it ended the last time.
+    /// Records whether a proxy serves, how many times it was started, and how it ended the last time.
     pub(super) async fn proxy_serves(
         &self,
         turn: &ProxyTurn,
@@ -261,7 +263,7 @@ async fn until_ready(next: Option<&mut TurnHandle>) {
     {
         return;
     }
-    // There is no next turn, or it has ended with the instance.
+    // There is no next turn, or the next turn has ended with the instance.
     std::future::pending().await
 }
 

@@ -1,9 +1,9 @@
-//! The runs of a workload that has a schedule.
+//! Runs a workload at the times of its schedule.
 //!
 //! ```text
-//! scheduled ──(its time has come)──► run: started ─► ended ──► scheduled
-//!     │                                   ▲  └─ failed, restart: on-failure: again, with waits
-//!     └─ too late: left out               └─ another one under way: beside it, after it, or in its place
+//! scheduled ──(the time has come)──► run: started ─► ended ──► scheduled
+//!     │                                  ▲  └─ failed, `restart: on-failure`: started again after a wait
+//!     └─ too late: skipped               └─ another run is under way: start beside it, after it, or replace it
 //! ```
 
 use std::cell::RefCell;
@@ -23,28 +23,28 @@ use crate::plan::Timetable;
 use crate::process::Event;
 use crate::status::{Schedule, ScheduledRun};
 
-/// Longest wait before the clock is read again: it may be set, and it advances while the machine sleeps.
+/// Longest wait before the clock is read again. The clock may be set, and it advances while the machine sleeps.
 const CLOCK: Duration = Duration::from_secs(10);
-/// Most runs of one instance at the same time: with `Allow`, runs that hang would fill the machine.
+/// Most runs of one instance at the same time. With `Allow`, runs that hang would otherwise fill the machine.
 const MAX_RUNS: usize = 10;
 
-/// Decides which times of a schedule are due; each time counts once.
+/// Decides which times of a schedule are due. Each time is due once.
 struct ScheduleClock<'a> {
     timetable: &'a Timetable,
     /// Times up to this one have been handled.
     over: Timestamp,
 }
 
-/// What to do about the latest time that has passed.
+/// What to do about the latest scheduled time that has passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScheduledAction {
-    /// No time has passed.
+    /// No scheduled time has passed.
     Nothing,
     /// A run begins.
     Begins(Timestamp),
-    /// A run begins, and replaces those that are under way.
+    /// A run begins and replaces the runs under way.
     Replaces(Timestamp),
-    /// A run begins when the one that is under way has ended.
+    /// A run begins when the run under way has ended.
     Waits,
     /// The run is skipped, for this reason.
     LeftOut(Timestamp, String),
@@ -55,7 +55,7 @@ impl ScheduleClock<'_> {
         time.to_zoned(self.timetable.zone.clone())
     }
 
-    /// The first time after `now` that is not handled yet.
+    /// The first scheduled time after `now` that is not handled yet.
     fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let cron = &self.timetable.cron;
         let next = cron.schedule.after(&self.zoned(now.max(self.over)));
@@ -86,7 +86,7 @@ impl ScheduleClock<'_> {
         }
     }
 
-    /// A time in the time zone of the schedule, for people.
+    /// Formats a time in the time zone of the schedule.
     fn shown(&self, time: Timestamp) -> String {
         self.zoned(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
     }
@@ -175,7 +175,7 @@ impl InstanceTask {
         runs.end(stop).await;
     }
 
-    /// One run with its restarts, until it has ended for good or `end` ends it.
+    /// Makes one run, with its restarts, until it has ended for good or `end` ends it.
     async fn one_run(
         &self,
         place: &InstanceResources,
@@ -183,7 +183,7 @@ impl InstanceTask {
         end: watch::Sender<StopStage>,
     ) {
         let (instance, label) = (&self.instance, &self.instance.label);
-        // Each run has its own origin, so that its last line is not one of another run.
+        // Each run has its own origin, so that its last line is not taken from another run.
         let name = instance.name.to_string();
         let origin = self.mesh.output.origin(label, &name, &instance.workload);
         let started_unix_ms = Timestamp::now().as_millisecond();
@@ -215,7 +215,7 @@ impl InstanceTask {
                 Event::Started(_) | Event::Stopping | Event::Stopped => {}
             });
         let succeeded = ended.await.is_some_and(|status| status.success());
-        // `how` is missing if the run was replaced, or ended with the instance.
+        // `how` is `None` if the run was replaced, or ended with the instance.
         let run = how.map(|how| ScheduledRun {
             started_unix_ms,
             ended_unix_ms: Timestamp::now().as_millisecond(),

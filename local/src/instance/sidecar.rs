@@ -1,13 +1,14 @@
-//! A sidecar proxy of an instance. When proxies are updated (`leno upgrade --proxies`), a new process takes over from
-//! the present one.
+//! A sidecar proxy of an instance. When proxies are updated (`leno upgrade --proxies`), a new process takes over
+//! from the present one.
 //!
 //! ```text
 //! process        ─► serves ──────────► leaves ─► closes its listeners, finishes what it has ─► ends
 //! the next one        ─► waits for its certificate ─► serves ─► ...
 //! ```
-//! The next process listens on the same ports once it can serve. Then the one before closes its listeners, and the
-//! kernel moves the connections that wait in them to the listeners of the next one (`net.ipv4.tcp_migrate_req`). A
-//! process that does not close them in time is killed, because the kernel would continue to give it connections.
+//! The next process listens on the same ports once it can serve. Then the earlier process closes its listeners,
+//! and the kernel moves the connections that wait in them to the listeners of the next process
+//! (`net.ipv4.tcp_migrate_req`). A process that does not close its listeners in time is killed, because the kernel
+//! would continue to give it connections.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -43,39 +44,39 @@ use crate::status::ProxyProcess;
 type ProcessEvent = (u64, SidecarEvent);
 
 enum SidecarEvent {
-    /// It started, ended or failed to start.
+    /// The process started, ended or failed to start.
     Life(Event),
-    /// It hangs, and is killed for that.
+    /// The process hangs, and is killed for that.
     Hangs(Hang),
-    /// It accepts connections, as the process at the other end of this channel reports.
+    /// The process at the other end of this channel reports that it accepts connections.
     Serves(Rc<AsyncChannel>),
 }
 
-/// One of the processes.
+/// One process of the sidecar.
 struct SidecarProcess {
     number: u64,
-    /// The revision of the mesh's proxies when it was first started: each upgrade raises the revision.
+    /// The revision of the mesh's proxies when the process was first started. Each upgrade raises the revision.
     revision: u64,
     /// Whether another process serves the instance until this one does.
     succeeds: Rc<Cell<bool>>,
-    /// Whether another process has taken over from it.
+    /// Whether another process has taken over from this one.
     retired: Rc<Cell<bool>>,
-    /// Sends orders to it, while it runs.
+    /// Sends orders to the process while it runs.
     orders: Rc<RefCell<Option<Rc<AsyncChannel>>>>,
     stage: watch::Sender<SidecarStage>,
-    /// Its turn to take over from another process, until it serves.
+    /// The permission to take over from another process. Held until the process serves.
     succession: RefCell<Option<SuccessionTurn>>,
 }
 
 /// How far a process has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum SidecarStage {
-    /// It serves the instance, or will.
+    /// The process serves the instance, or will.
     #[default]
     Serves,
-    /// It was ordered to close its listeners.
+    /// The process was ordered to close its listeners.
     Leaves,
-    /// It has closed its listeners.
+    /// The process has closed its listeners.
     Closed,
 }
 
@@ -100,7 +101,7 @@ struct ProcessState {
     starts: u32,
     ended: Option<String>,
     alive: bool,
-    /// How it hangs, if it is killed for that.
+    /// How the process hangs, if it is killed for that.
     hung: Option<Hang>,
 }
 
@@ -112,7 +113,7 @@ impl InstanceTask {
         }
     }
 
-    /// Keeps the proxy running for its turn.
+    /// Keeps the sidecar running for its turn.
     pub(super) async fn sidecar(&self, place: &InstanceResources, turn: ProxyTurn) {
         let Some(succession) = self.succession(&turn).await else { return };
         let (events, mut happened) = mpsc::unbounded_channel();
@@ -128,7 +129,8 @@ impl InstanceTask {
             (None::<SidecarProcess>, ProcessState::default(), false);
         loop {
             let revision = wanted.borrow_and_update().revision;
-            // A next process of an earlier revision may never serve, for example because its program was broken.
+            // If the next process was of an earlier revision, it is replaced. It may never serve, for example
+            // because its program is broken.
             if let Some(outdated) = next.take_if(|next| next.revision < revision) {
                 outdated.retire();
             }
@@ -171,7 +173,7 @@ impl InstanceTask {
                     let why = why_not(&event).filter(|_| is_next);
                     self.next_waits(&turn, why).await;
                 }
-                // Until this report the process of an earlier turn served the instance.
+                // Up to this report, the process of an earlier turn served the instance.
                 SidecarEvent::Serves(of) if number == current.number && current.is_run_by(&of) => {
                     current.serves();
                 }
@@ -182,13 +184,15 @@ impl InstanceTask {
                     known.alive = true;
                     self.next_serves(&turn, self.sidecar_process(place, current.revision)).await;
                 }
-                // The process that sent the report has ended since, or was ordered to leave; or another one hangs.
+                // The report is outdated: its process has ended or was ordered to leave. Or a process that does
+                // not serve hangs.
                 SidecarEvent::Serves(_) | SidecarEvent::Hangs(_) => {}
             }
         }
     }
 
-    /// Waits for its turn to serve in place of a node proxy, if it is to; `None`: it is not to serve any more.
+    /// Waits for permission to take over, if this turn replaces a node proxy. `None` if the turn has ended
+    /// meanwhile.
     async fn succession(&self, turn: &ProxyTurn) -> Option<Option<SuccessionTurn>> {
         if !turn.succeeds.get() {
             return Some(None);
@@ -197,12 +201,12 @@ impl InstanceTask {
         tokio::select! {
             succession = self.mesh.successions.turn() => Some(Some(succession)),
             _ = leaves.wait_for(|leaves| *leaves) => None,
-            // A sender that is gone is the end of the mesh.
+            // If the sender is dropped, the mesh has ended.
             _ = stop.wait_for(|stop| *stop >= StopStage::All) => None,
         }
     }
 
-    /// Tells that the next process serves.
+    /// Records that the next process serves.
     async fn next_serves(&self, turn: &ProxyTurn, process: ProxyProcess) {
         let label = &self.instance.label;
         self.say(&format!("the next process of the proxy of {label} serves now"));
@@ -216,7 +220,7 @@ impl InstanceTask {
         ProxyProcess { group: None, cgroup, promoted: false, revision }
     }
 
-    /// Takes in what happened to the process that serves.
+    /// Updates the state of the process that serves after an event.
     async fn take_in(&self, event: Event, known: &mut ProcessState, turn: &ProxyTurn) {
         known.alive = matches!(event, Event::Started(_));
         match &event {
@@ -246,7 +250,7 @@ impl InstanceTask {
                 ));
             }
             Event::Failed(error, _) => self.complain(error),
-            // A process that was leaving and still had open streams.
+            // A process that was leaving has failed while it still had open streams.
             Event::Over(status) if !status.success() => {
                 let how = describe(*status);
                 self.say(&format!(
@@ -258,7 +262,7 @@ impl InstanceTask {
     }
 }
 
-/// Why the next process does not serve yet, if the event shows it.
+/// Why the next process does not serve yet, if the event shows the reason.
 fn why_not(event: &Event) -> Option<String> {
     match event {
         Event::Ended(status, _) => {
@@ -278,31 +282,32 @@ impl SidecarProcess {
         Self { number, revision, succeeds, retired, orders, stage, succession }
     }
 
-    /// It serves: no other process does, and its turn ends.
+    /// Records that this process serves: no other process does, and its handover is complete.
     fn serves(&self) {
         self.succeeds.set(false);
         self.succession.take();
     }
 
-    /// It is started in a turn, to serve in place of another one.
+    /// Holds this permission to take over until the process serves.
     fn within(self, turn: SuccessionTurn) -> Self {
         Self { succession: RefCell::new(Some(turn)), ..self }
     }
 
     /// Whether the process that runs now has this channel. A process that has sent a report may have been replaced
-    /// since.
+    /// since then.
     fn is_run_by(&self, channel: &Rc<AsyncChannel>) -> bool {
         self.orders.borrow().as_ref().is_some_and(|orders| Rc::ptr_eq(orders, channel))
     }
 
-    /// Another process serves in its place: orders it to finish its open streams.
+    /// Orders the process to leave and finish its open streams, because another process serves.
     fn retire(&self) {
         if self.retired.replace(true) {
             return;
         }
         let orders = self.orders.borrow();
         if let Some(orders) = &*orders {
-            // If the order cannot be sent, the process is ending; `overdue` kills a process that does not obey.
+            // If the order cannot be sent, the process is ending. A process that ignores the order is killed by
+            // `overdue`.
             let _gone = orders.send(&ProxyOrder::Leave { number: 0, succeeded: true }, &[]);
         }
         self.succession.take();
@@ -379,7 +384,7 @@ impl<'l> Sidecar<'l> {
         })
     }
 
-    /// Has a process that hangs killed, and says so, for as long as this is polled.
+    /// Has the process killed if it hangs, and reports that, as long as this future is polled.
     async fn watch(&self, number: u64, watchdog: &RefCell<Watchdog>, retired: &Cell<bool>) {
         let InstanceTask { mesh, instance, .. } = self.life;
         let mut looks = Watchdog::looks();
@@ -397,8 +402,8 @@ impl<'l> Sidecar<'l> {
         }
     }
 
-    /// Comes back when a process that leaves has not closed its listeners in time, or may not go on to finish what it has. Says
-    /// so, if it runs.
+    /// Returns when a process that leaves has not closed its listeners in time, or has used up the time for its
+    /// open streams. Prints that, if the process still runs.
     async fn overdue(
         &self,
         number: u64,
@@ -448,7 +453,7 @@ impl<'l> Sidecar<'l> {
         Ok((running, Rc::new(AsyncChannel::new(near).attempt(what)?)))
     }
 
-    /// Follows what a process reports, until that ends.
+    /// Reads the reports of a process until it ends.
     fn hear(
         &self,
         (number, watchdog): (u64, Rc<RefCell<Watchdog>>),
@@ -465,7 +470,7 @@ impl<'l> Sidecar<'l> {
                 }
                 match report {
                     Ok(Some((MemberReport { state: MemberState::Serving, .. }, _))) => {
-                        // The receiver is dropped with the instance.
+                        // Sending fails only if the instance has been removed and its receiver dropped.
                         let serves = SidecarEvent::Serves(Rc::clone(&reports));
                         let _ending = events.send((number, serves));
                     }
@@ -503,7 +508,8 @@ impl<'l> Sidecar<'l> {
         Ok(folder)
     }
 
-    /// A process has ended for good. Issues a new token, which invalidates the one that it has read.
+    /// Cleans up after a process that has ended for good. Issues a new token, because that process has read the
+    /// present one.
     fn forget(&self, number: u64) {
         let InstanceTask { mesh, instance, .. } = self.life;
         let token = self.place.tokens.borrow_mut().remove(&number);
@@ -528,8 +534,8 @@ impl<'l> Sidecar<'l> {
 mod tests {
     use super::*;
 
-    /// Regression: a process that got the order twice took the second one as an order to end at once, with all of its
-    /// open streams.
+    /// Regression: a process that got the order to leave twice took the second order as one to end at once, with
+    /// its streams open.
     #[tokio::test]
     async fn a_process_gets_the_order_to_leave_once_and_is_recognised_by_its_channel() {
         let process = SidecarProcess::new(1, 0, false);

@@ -1,10 +1,10 @@
-//! Why the proxy that an instance should have does not serve it yet, for its status.
+//! Records for the instance's status why the proxy that it should have does not serve it yet.
 
 use std::cell::RefCell;
 
 use super::{InstanceChange, InstanceTask};
 
-/// What the instance waits for, while another proxy serves it.
+/// What the instance waits for while its present proxy serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
     /// A proxy of the other mode.
@@ -13,7 +13,7 @@ pub(super) enum Awaited {
     Process,
 }
 
-/// The reason for each of the two, as last reported.
+/// The last reported reason for each kind of wait.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     mode: RefCell<Option<String>>,
@@ -21,7 +21,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// All reasons joined, with this one changed; `None` if this one has not changed.
+    /// All reasons joined, after this one was changed; `None` if it is unchanged.
     fn with(&self, awaited: Awaited, why: Option<&str>) -> Option<Option<String>> {
         if self.of(awaited).borrow().as_deref() == why {
             return None;

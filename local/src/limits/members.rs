@@ -1,7 +1,7 @@
 //! The memory limit of a node proxy, which depends on its number of members.
 //!
-//! The buffers of the process have a budget already, in which each member's part is bounded. The kernel's limit is for
-//! everything else in the process, so that a bug in it does not use up the memory of the machine.
+//! The buffers of the process have a budget already, which bounds what each member may use. The kernel's limit
+//! covers everything else in the process as well, so that a bug cannot use up the memory of the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,21 @@ use leno_supervise::Cgroup;
 use super::{CgroupMounts, Controller, Hierarchy, ProcessLimits};
 use crate::error::Result;
 
-/// The memory of a process without members: the program, and the threads and tables of the first members.
+/// The memory of a process without members: the program, and the threads and tables that it always has.
 const BASE: u64 = 128 << 20;
-/// The memory of a member besides its buffers: discovery, TLS sessions, stacks, counters, and the kernel's buffers of
-/// idle sockets.
+/// The memory of each member besides its buffers: discovery, TLS sessions, stacks, counters, and the kernel's
+/// buffers of idle sockets.
 const OF_MEMBER: u64 = 32 << 20;
-/// A member may use an eighth of the budget, and allocators may hold as much again.
+/// Each member adds one of this many parts of the budget to the limit: it may use an eighth of the budget for
+/// buffers, and the allocator may hold the same amount again.
 const BUDGET_PARTS: u64 = 4;
-/// The members' share of the limit is at most this many budgets.
+/// All members together add at most this many budgets to the limit.
 const BUDGETS: u64 = 2;
-/// The proxy's largest default budget (`leno-proxy --memory-budget`); its share of the machine's memory follows.
+/// The largest default budget of a proxy (`leno-proxy --memory-budget`). On smaller machines, the default is one
+/// of `SHARE_OF_MACHINE` parts of the machine's memory.
 const MAX_BUDGET: u64 = 1 << 30;
 const SHARE_OF_MACHINE: u64 = 8;
-/// In cgroup version 1 no limit is the largest number of pages. Values above this count as no limit.
+/// In cgroup version 1, "no limit" reads as the largest number of pages. Values above this count as no limit.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// The memory limit of one process.
@@ -34,17 +36,17 @@ pub struct MemberLimit {
     budget: u64,
     limit: PathBuf,
     usage: PathBuf,
-    /// The limit that includes swap, in version 1. It must not be below the limit of memory.
+    /// The file of the limit that includes swap, in version 1. That limit must not be below the limit of memory.
     with_swap: Option<PathBuf>,
 }
 
 impl MemberLimit {
-    /// Limits the processes of `group`, which was created for them. `None` if the machine itself is limited, like a
-    /// container: then the budgets divide what there is. `record` is called with each group of another hierarchy before
-    /// it is created.
+    /// Limits the processes of `group`, which was created for them. `None` if the machine itself has a limit, as
+    /// in a container: then only the budgets bound the memory. `record` is called with each group of another
+    /// hierarchy before it is created.
     ///
     /// # Errors
-    /// When the machine cannot limit memory, with what to do.
+    /// When the machine cannot limit memory; the text has the remedy.
     pub fn apply(
         machine: CgroupMounts<'_>,
         group: &Cgroup,
@@ -71,19 +73,20 @@ impl MemberLimit {
         Ok(Some(Self { limited, budget, limit, usage, with_swap }))
     }
 
-    /// The groups of other hierarchies that the process must enter, too.
+    /// The control groups of other hierarchies that the process must enter as well.
     #[must_use]
     pub fn groups(&self) -> &[Cgroup] {
         &self.limited.groups
     }
 
-    /// The budget for the buffers of the process, in bytes: its default on a machine without this limit.
+    /// The budget for the buffers of the process, in bytes. It is the proxy's default on a machine without this
+    /// limit.
     #[must_use]
     pub fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// How often the kernel has killed the process because it exceeded the limit.
+    /// How many times the kernel has killed the process because it exceeded the limit.
     #[must_use]
     pub fn killed(&self) -> u64 {
         self.limited.killed()
@@ -96,16 +99,17 @@ impl MemberLimit {
         format!("{} MiB", bytes >> 20)
     }
 
-    /// Sets the limit for this many members. It is never set below the present use, because the kernel would kill the
-    /// process.
+    /// Sets the limit for this number of members. The limit is never set below the present use, because the kernel
+    /// would kill the process.
     pub fn follow(&self, members: usize) {
         let members = u64::try_from(members.max(1)).unwrap_or(u64::MAX);
         let used = number(&self.usage).unwrap_or_default();
         let bytes = wanted(self.budget, members).max(used.saturating_add(used / 4));
         let with_swap = || {
             if let Some(file) = &self.with_swap {
-                // This limit must not be below the other one: it must be written after a limit that shrinks, and before
-                // one that grows. It is written both times, and the kernel refuses one of them.
+                // This limit must not be below the memory limit: it must be written after the memory limit if that
+                // shrinks, and before it if that grows. So it is written both before and after, and the kernel
+                // refuses one of the two.
                 let _refused = fs::write(file, bytes.to_string());
             }
         };

@@ -1,8 +1,8 @@
 //! The TCP listeners of a network namespace, by sock_diag(7).
 //!
-//! The kernel looks through the listeners alone. For `/proc/PID/net/tcp` it also looks through each bucket of the table
-//! of connections, which all namespaces share: some 10 ms of CPU for each table on a machine with 24 GB of memory, even if
-//! there is no connection.
+//! For sock_diag(7), the kernel searches only the listeners. For `/proc/PID/net/tcp` it also searches the table of
+//! connections, which all namespaces share: about 10 ms of CPU for each table on a machine with 24 GB of memory,
+//! even if there is no connection.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -18,7 +18,7 @@ use rtnetlink::packet_core::{
 
 use crate::netns::on_own_thread;
 
-/// Room for what the kernel returns at once: it never fills more than 32 KiB.
+/// The size of the receive buffer. The kernel never returns more than 32 KiB at once.
 const ROOM: usize = 32 * 1024;
 
 /// The listeners in the network namespace of process `pid`.
@@ -47,7 +47,7 @@ pub(super) fn listeners(pid: i32) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// Asks for the listeners of a family.
+/// Encodes the request for all listeners of an address family.
 fn request(family: u8, any: SocketId) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | NLM_F_DUMP;
@@ -65,7 +65,7 @@ fn request(family: u8, any: SocketId) -> Vec<u8> {
     bytes
 }
 
-/// Adds the listeners that messages of the kernel report; whether the last one was among them.
+/// Adds the listeners in these messages of the kernel to `found`. Returns whether the last message was among them.
 fn take_in(mut messages: &[u8], found: &mut Vec<SocketAddr>) -> io::Result<bool> {
     while !messages.is_empty() {
         let message: NetlinkMessage<SockDiagMessage> =
@@ -95,7 +95,7 @@ mod tests {
     const BY_FAMILY: u16 = 20;
     const ERROR: u16 = 2;
     const DONE: u16 = 3;
-    /// Where `struct inet_diag_msg` has its fields, from the beginning of the message.
+    /// Offsets of the fields of `struct inet_diag_msg`, from the beginning of the message.
     const HEADER: usize = 16;
     const FAMILY_AT: usize = HEADER;
     const PORT_AT: usize = HEADER + 4;
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(found, ["10.0.0.1:8080", "[::]:80"].map(|at| at.parse().unwrap()));
         assert!(take_in(&all.concat(), &mut found).unwrap());
         for cut in 1..88 {
-            // A message that is cut off is an error, and no shorter list.
+            // A message that is cut off must be an error, not a shorter list.
             assert!(cut < 4 || take_in(&all[0][..cut], &mut Vec::new()).is_err(), "{cut}");
         }
     }
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
     }
 
-    /// Entering a namespace needs root.
+    /// Needs root, because the test enters a namespace.
     #[test]
     fn listeners_are_found_and_connections_are_not() {
         if !nix::unistd::geteuid().is_root() {

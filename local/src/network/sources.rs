@@ -1,4 +1,5 @@
-//! Drops packets of an instance whose source address is not its own, at its port of the bridge.
+//! Drops packets whose source address is not that of the instance that sends them. The check is at the instance's
+//! port of the bridge.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,17 +10,17 @@ use crate::addresses::Addresses;
 use crate::error::{Error, Result};
 use crate::netns::Netns;
 
-/// The checks of all ports.
+/// The source checks of all ports of the bridge.
 #[derive(Debug)]
 pub(super) struct Sources {
-    /// By the name of the port. The size of the subnet bounds their number.
+    /// The check of each port, by the port's name. The size of the subnet bounds their number.
     checked: Mutex<HashMap<String, SourceCheck>>,
     /// Why this kernel does not support the checks.
     pub(super) refused: Option<String>,
 }
 
 impl Sources {
-    /// For the ports in the namespace of the bridge.
+    /// Prepares the checks for ports in the bridge's namespace.
     pub(super) fn new(bridge: &Netns) -> Result<Self> {
         let refused = bridge.within(|| Ok(SourceCheck::try_it().err()))?;
         let refused = refused.map(|error| {
@@ -31,7 +32,7 @@ impl Sources {
         Ok(Self { checked: Mutex::default(), refused })
     }
 
-    /// Attaches the check to a new port in the namespace of the bridge.
+    /// Attaches a check to a new port, which only allows these addresses.
     pub(super) fn check(&self, bridge: &Netns, port: &str, of: &Addresses) -> Result<()> {
         if self.refused.is_some() {
             return Ok(());
@@ -63,7 +64,8 @@ mod tests {
     /// More programs than an interface accepts: 64 by links, and one by this filter.
     const MANY: usize = 128;
 
-    /// An interface that is full rejects further programs, like a kernel without program links.
+    /// An interface that already has its maximum number of programs rejects another one, as a kernel without
+    /// program links does.
     #[test]
     fn a_kernel_that_attaches_no_program_is_noted_and_ports_are_made_all_the_same() {
         if !nix::unistd::geteuid().is_root() {

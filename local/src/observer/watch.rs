@@ -34,8 +34,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Reads of the state from one observation to the next.
 const LOOKS: u64 = TICK.as_secs() / LOOK.as_secs();
 
-/// The part of a [`MeshStatus`](crate::status::MeshStatus) that is observed. The environment of applications is not
-/// read, because it may contain secrets.
+/// The fields of a [`MeshStatus`](crate::status::MeshStatus) that the observer reads. The environment of
+/// applications is not read, because it may contain secrets.
 #[derive(Debug, Deserialize)]
 struct ObservedStatus {
     mesh: String,
@@ -65,17 +65,17 @@ struct ObservedInstance {
     surroundings: ObservedGroups,
 }
 
-/// The control groups of an instance's application.
+/// The control groups of an instance.
 #[derive(Debug, Default, Deserialize)]
 struct ObservedGroups {
     cgroup: PathBuf,
     limits: Vec<PathBuf>,
 }
 
-/// What is kept from one read of the state to the next.
+/// What the observer keeps from one read of the state to the next.
 #[derive(Default)]
 struct LastLook {
-    /// The counts of the last observation.
+    /// The proxies' counters at the last observation.
     before: Option<Scrape>,
     restarts: Counts,
     proxies: Restarts,
@@ -84,7 +84,7 @@ struct LastLook {
     policies: PolicyReader,
     /// The state at the last read.
     state: MeshState,
-    /// When the status file was written from which this state was read.
+    /// The modification time of the status file from which `state` was read.
     written: Option<SystemTime>,
 }
 
@@ -93,8 +93,9 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut memory = LastLook::default();
-    // If the mesh has just started, everything that its proxies have counted at the first observation is new. If it was
-    // observed before, the counts include what the history has, and more that cannot be told apart.
+    // If the mesh has just started, everything that its proxies have counted by the first observation is new. If
+    // the mesh was observed before, part of these counts is already in the history and cannot be told apart from
+    // the rest.
     let mut look = 0;
     if hub.overview(&VisibleNamespaces::All).from_ms.is_none() {
         memory.before = Some(Scrape::beginning(layout.mesh(), Instant::now()));
@@ -117,10 +118,10 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
     }
 }
 
-/// How often each instance was restarted, by namespace and name; `None` before the first read.
+/// How many times each instance was restarted, by namespace and name; `None` before the first read.
 type Counts = Option<HashMap<(String, String), u32>>;
 
-/// Reads only the state of the mesh, if it was written since the last read.
+/// Reads only the state of the mesh, and only if its file was written since the last read.
 fn glance(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()> {
     let written = written(layout)?;
     if memory.written == Some(written) {
@@ -145,7 +146,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()
             name: one.name.clone(),
             meshed: one.meshed,
             ready: one.settled(),
-            // The observer keeps the counts regardless of the kind of proxy.
+            // The history does not depend on the kind of proxy.
             proxy: None,
         };
         (instance, one.addresses.first().copied())
@@ -165,7 +166,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()
     if let Some(growth) = &growth {
         let samples = accounts.as_deref().unwrap_or_default();
         memory.signs.look((&observed, samples), growth, now_ms());
-        // A proxy that is starting does not answer yet.
+        // A proxy that is still starting does not answer, which is not a fault.
         let starting = |line: &str| {
             observed.instances.iter().any(|one| one.is_starting() && one.is_named_in(line))
         };
@@ -177,7 +178,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()
     take(layout, hub, memory, (&observed, growth.as_ref(), state))
 }
 
-/// The metrics of `leno up` itself, with flows and lookups, or why there are none.
+/// The metrics of `leno up` itself, which include flows and lookups, or the reason why they cannot be read.
 async fn accounts(observed: &ObservedStatus) -> std::result::Result<Vec<Sample>, String> {
     let page = Admin::accounts(observed.gateway).get("/metrics").await;
     page.map(|reply| metrics::parse(&reply.body)).map_err(|error| error.chain())
@@ -235,7 +236,7 @@ fn state(observed: &ObservedStatus) -> MeshState {
     }
 }
 
-/// The instances that run and do not listen on a port that they declare.
+/// The running instances that do not listen on all ports that they declare.
 fn deaf(observed: &ObservedStatus) -> Vec<Unready> {
     let is_deaf = |one: &&ObservedInstance| {
         one.phase == InstancePhase::Running && !one.closed_ports.is_empty()
@@ -264,24 +265,24 @@ impl ObservedStatus {
 }
 
 impl ObservedInstance {
-    /// Whether it takes no traffic only because it was just started.
+    /// Whether the instance takes no traffic only because it was just started.
     fn is_starting(&self) -> bool {
         self.phase == InstancePhase::Starting && self.trouble == ApplicationTrouble::default()
     }
 
-    /// Whether a line about a proxy is about the proxy of this instance.
+    /// Whether this line about a proxy is about the proxy of this instance.
     fn is_named_in(&self, line: &str) -> bool {
         let rest = line.strip_prefix(&*self.namespace).and_then(|rest| rest.strip_prefix('/'));
         let rest = rest.and_then(|rest| rest.strip_prefix(&*self.name));
         rest.is_some_and(|rest| rest.starts_with(':'))
     }
 
-    /// How often its proxy has ended.
+    /// How many times its proxy has ended.
     fn proxy_ends(&self) -> ProcessEnds {
         self.ends(self.proxy_restarts, self.proxy_ended.clone())
     }
 
-    /// How often its application has ended without having completed its task.
+    /// How many times its application has ended without having completed its task.
     fn application_ends(&self) -> ProcessEnds {
         match self.phase {
             InstancePhase::Completed | InstancePhase::Scheduled => self.ends(0, None),
@@ -315,7 +316,7 @@ fn mark(edit: &FileEdit) -> Mark {
     Mark { at_ms: edit.at_unix_ms, kind, lines: edit.lines.clone() }
 }
 
-/// The instances that were restarted since the last read, as one change.
+/// A mark in the history for the instances that were restarted since the last read.
 fn restarted(instances: &[ObservedInstance], restarts: &mut Counts) -> Option<Mark> {
     let key = |one: &ObservedInstance| (one.namespace.clone(), one.name.clone());
     let now = instances.iter().map(|one| (key(one), one.restarts)).collect();

@@ -1,7 +1,8 @@
-//! Services of type `ExternalName` that name a Service of the mesh, which makes them another name for its instances.
+//! Resolves aliases: services of type `ExternalName` whose external name is that of another Service of the mesh.
 //!
-//! Without ports such a Service is an alias in DNS, which leads to the named Service's address. With ports it has an
-//! address of its own, and its endpoints are the instances of the named Service, with their proxies and identities.
+//! An alias without ports exists only in DNS, where it leads to the address of the target, the Service that it
+//! names. An alias with ports has its own address, and the target's instances as its endpoints, with their proxies
+//! and identities.
 
 use leno_resources::{Object, ObjectKey};
 use leno_types::ServiceName;
@@ -11,7 +12,7 @@ use super::services::{PlannedEndpoint, PlannedService};
 use crate::dns::DOMAIN;
 
 impl Draft<'_> {
-    /// Adds endpoints to the aliases with ports, and rejects aliases that lead back to themselves.
+    /// Gives endpoints to aliases that have ports, and rejects aliases that lead back to themselves.
     pub(super) fn resolve_aliases(&mut self) {
         let names: Vec<ServiceName> = self.plan.services.keys().cloned().collect();
         let mut chains = Vec::new();
@@ -25,7 +26,7 @@ impl Draft<'_> {
                 }
             }
         }
-        // The shortest first, because an alias of an alias needs the endpoints of that one.
+        // The shortest chains first, because an alias of an alias needs the endpoints of the latter.
         chains.sort_by_key(Vec::len);
         for chain in chains {
             let has_ports = |name: &&ServiceName| !self.plan.services[*name].ports().is_empty();
@@ -35,8 +36,8 @@ impl Draft<'_> {
         }
     }
 
-    /// The service, the one that it is an alias of, and so on, up to the last one in the mesh. The error is a chain
-    /// whose last service occurs twice.
+    /// The chain of aliases from the service `name` to the last service in the mesh. The error is a chain that
+    /// leads back to itself; its last service occurs twice.
     fn chain(&self, name: &ServiceName) -> Result<Vec<ServiceName>, Vec<ServiceName>> {
         let mut chain = vec![name.clone()];
         while let Some(next) = chain.last().and_then(|last| self.target(last)) {
@@ -59,7 +60,7 @@ impl Draft<'_> {
         self.plan.services.contains_key(&target).then_some(target)
     }
 
-    /// Gives a service with ports the endpoints of another one.
+    /// Gives a service with ports the endpoints of another service.
     fn stand_for(&mut self, name: &ServiceName, other: &ServiceName) {
         let target = self.plan.services[other].clone();
         let alias = &self.plan.services[name];
@@ -110,7 +111,7 @@ impl Draft<'_> {
     }
 }
 
-/// The port of the named service that a port of the alias leads to.
+/// The target's port to which a port of an alias leads.
 fn port_there(port: &k8s_openapi::api::core::v1::ServicePort) -> i32 {
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 

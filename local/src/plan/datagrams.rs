@@ -1,4 +1,4 @@
-//! Which datagrams of a workload its proxy carries, and whether it can carry them.
+//! Decides which datagrams of a workload its proxy carries, and reports settings that are not possible.
 
 use leno_capture::{Backend, CaptureChoice};
 use leno_resources::{CAPTURE_ANNOTATION, Located, Object, UDP_ANNOTATION, Workload};

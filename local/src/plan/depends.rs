@@ -1,4 +1,4 @@
-//! The order of workloads by their dependencies: every name must exist, every condition must be possible, and there
+//! Checks the dependencies between workloads: every name must exist, every condition must be possible, and there
 //! must be no cycle.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ fn key_of(workload: &Workload) -> Key {
     (workload.metadata.namespace.clone(), workload.metadata.name.clone())
 }
 
-/// The workload that is meant by `name` or `namespace/name` in another workload.
+/// The workload that `written` in workload `of` refers to. It has the form `name` or `namespace/name`.
 fn resolved(of: &Workload, written: &str) -> Key {
     let (namespace, name) = written.split_once('/').unwrap_or((&of.metadata.namespace, written));
     (namespace.to_owned(), name.to_owned())
@@ -65,7 +65,7 @@ impl Draft<'_> {
     }
 }
 
-/// Why a condition can never be satisfied, if so.
+/// Why the condition on workload `key` can never be satisfied; `None` if it can.
 fn impossible(all: &Workloads<'_>, key: &Key, condition: DependencyCondition) -> Option<String> {
     let (namespace, name) = key;
     let Some(workload) = all.get(key) else {
@@ -92,7 +92,7 @@ fn impossible(all: &Workloads<'_>, key: &Key, condition: DependencyCondition) ->
     }
 }
 
-/// The cycle from a workload back to itself, without the repetition at the end.
+/// The cycle of dependencies from a workload back to itself, with that workload only at the start.
 fn cycle(all: &Workloads<'_>, from: &Key) -> Option<Vec<Key>> {
     let mut pending = vec![vec![from.clone()]];
     let mut seen = std::collections::BTreeSet::new();

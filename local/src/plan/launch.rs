@@ -1,4 +1,4 @@
-//! How the application of an instance is started, from its `Workload` document.
+//! Determines from a `Workload` document how the application of an instance is started.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,9 @@ use crate::{root, zone};
 pub struct InstanceLaunch {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Its own variables.
+    /// The variables that its documents set.
     pub environment: BTreeMap<String, String>,
-    /// Files of variables, absolute.
+    /// The absolute paths of files with variables.
     pub environment_files: Vec<PathBuf>,
     /// Variables taken from the shell of `leno up`.
     pub inherited: Vec<String>,
@@ -48,13 +48,13 @@ pub struct InstanceLaunch {
     pub capture: CaptureChoice,
     /// Which of its datagrams its proxy carries.
     pub datagrams: Datagrams,
-    /// The user and the group that it runs as.
+    /// The user and the group of its processes.
     pub account: RunAs,
     /// Files and directories that are mounted at other paths.
     pub volumes: Vec<BoundVolume>,
     /// Its limits of CPU and memory.
     pub limits: ResourceLimits,
-    /// Commands that run before it.
+    /// Commands that run before the application.
     pub init: Vec<Vec<String>>,
     /// The schedule of its runs; `None` if it always runs.
     pub cron: Option<Timetable>,
@@ -75,7 +75,7 @@ pub struct InstanceLaunch {
 /// The source of a proxy's certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CertificateOrigin {
-    /// The default by the options of `leno up`.
+    /// The documents do not set it; the options of `leno up` decide.
     #[default]
     Unset,
     /// The control plane.
@@ -85,7 +85,7 @@ pub enum CertificateOrigin {
 }
 
 impl CertificateOrigin {
-    /// The address of the Workload API; `default` applies if documents set nothing.
+    /// The address of the Workload API; `default` applies if the documents set no source.
     #[must_use]
     pub fn workload_api<'a>(
         &'a self,
@@ -108,14 +108,14 @@ pub struct Timetable {
     pub zone: TimeZone,
 }
 
-/// A user and a group, by name or number; `None` means that of the caller of `leno up`.
+/// A user and a group, by name or number. `None` stands for that of the caller of `leno up`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunAs {
     /// The user.
     pub user: Option<String>,
     /// The group.
     pub group: Option<String>,
-    /// The root file system that defines their names; `None` for this machine.
+    /// The root file system whose accounts the names refer to; `None` for those of this machine.
     pub root: Option<PathBuf>,
 }
 
@@ -141,9 +141,9 @@ pub struct InstanceProbe {
     pub period: Duration,
     /// How long an answer may take.
     pub timeout: Duration,
-    /// Successes in a row after which the probe counts as succeeded.
+    /// How many successes in a row make the probe succeed.
     pub successes: u32,
-    /// Failures in a row after which the probe counts as failed.
+    /// How many failures in a row make the probe fail.
     pub failures: u32,
 }
 
@@ -173,7 +173,7 @@ pub enum ProbeQuestion {
 }
 
 impl InstanceLaunch {
-    /// The path on this machine of an absolute path of the application, ignoring volumes.
+    /// The path on this machine that an absolute path of the application leads to. Volumes are not considered.
     #[must_use]
     pub fn inside(&self, path: &Path) -> PathBuf {
         match &self.root {
@@ -236,7 +236,7 @@ impl Draft<'_> {
             init: spec.init.iter().map(|init| init.command.clone()).collect(),
             cron,
             restart: spec.restart,
-            // Documents can only have names of Linux signals.
+            // Validation has rejected anything but names of Linux signals.
             stop_signal: signal.and_then(Result::ok).unwrap_or(Signal::SIGTERM),
             grace: spec.stop_grace_period.map(|grace| grace.0),
             depends_on: super::depends::wanted(workload),
@@ -245,7 +245,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The schedule of a workload; reports a time zone that this machine does not have.
+    /// The schedule of a workload. Reports a time zone that this machine does not have.
     fn timetable(&mut self, located: &Located<Object>, cron: Option<&Cron>) -> Option<Timetable> {
         let cron = cron?;
         let zone = zone::named(cron.time_zone.as_deref()).unwrap_or_else(|reason| {
@@ -287,7 +287,7 @@ fn of_probe(probe: &leno_resources::Probe, workload: &Workload) -> Option<Instan
     })
 }
 
-/// A path in a document, which is relative to the directory of the file.
+/// Resolves a path in a document, which is relative to the directory of the document's file.
 fn beside(file: &str, wanted: &str) -> PathBuf {
     let base = match file {
         STDIN => Path::new("."),
@@ -295,7 +295,7 @@ fn beside(file: &str, wanted: &str) -> PathBuf {
     };
     let path = base.join(wanted);
     let absolute = std::path::absolute(&path).unwrap_or(path);
-    // Drops the `.` that joining leaves, for better messages.
+    // Drops the `.` that `join` leaves, for better messages.
     absolute.components().collect()
 }
 

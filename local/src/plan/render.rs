@@ -1,4 +1,4 @@
-//! The input of the control plane: the documents, with the fields filled in that a cluster would fill in.
+//! Writes the input of the control plane: the documents, with the fields filled in that a cluster would fill in.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use super::services::{PlannedEndpoint, PlannedService};
 use super::{Plan, PlannedInstance, ReadyInstances};
 
 impl Plan {
-    /// The documents as YAML; `ready` are the instances that take traffic.
+    /// The documents as YAML. `ready` are the instances that take traffic.
     #[must_use]
     pub fn render(&self, ready: &ReadyInstances) -> String {
         let objects = self.objects(ready);
@@ -27,7 +27,7 @@ impl Plan {
         documents.join("---\n")
     }
 
-    /// The same content as objects.
+    /// The documents as objects, with the same content as [`render`](Self::render).
     #[must_use]
     pub fn objects(&self, ready: &ReadyInstances) -> Vec<Object> {
         let mut objects: Vec<Object> = self.others.clone();
@@ -46,7 +46,7 @@ impl Plan {
             };
             let mut instances: Vec<&PlannedInstance> =
                 self.instances.values().filter(of_workload).collect();
-            // Sorted by number, so that web-10 comes after web-9.
+            // Shorter names first, so that web-10 comes after web-9.
             instances.sort_by_key(|instance| (instance.name.name.len(), instance.name.clone()));
             let status = |instance: &&PlannedInstance| InstanceStatus {
                 name: instance.name.name.to_string(),
@@ -63,8 +63,9 @@ impl Plan {
         objects
     }
 
-    /// The slices of a service's own endpoints: one for each family and each set of port numbers, because named ports
-    /// may differ between workloads. A port that is open in only one family is only in the slices of that one.
+    /// The EndpointSlices of a service's instances: one for each address family and each set of port numbers,
+    /// because a named port may have different numbers in different workloads. A port that is open in only one
+    /// family is only in the slices of that family.
     fn slices_of(
         &self,
         name: &ServiceName,
@@ -105,7 +106,7 @@ impl Plan {
         slices
     }
 
-    /// A label of an instance's workload.
+    /// The value of a label of an instance's workload.
     fn label(&self, instance: &PlannedInstance, label: &str) -> Option<String> {
         let of_instance = |workload: &&Workload| {
             workload.metadata.namespace == *instance.name.namespace
@@ -116,7 +117,7 @@ impl Plan {
     }
 }
 
-/// An address family; each slice has only one.
+/// An address family. Each slice has addresses of only one.
 #[derive(Clone, Copy)]
 enum Family {
     V4,

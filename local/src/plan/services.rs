@@ -1,4 +1,4 @@
-//! Services: their VIPs, and the instances behind them.
+//! Plans services: their VIPs, and the instances behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use leno_types::{InstanceName, Protocol, ServiceName, UDP_APP_PROTOCOL};
 
 use super::Draft;
 
-/// `clusterIP` of a headless service.
+/// The value of `clusterIP` that makes a service headless.
 const HEADLESS: &str = "None";
 
 /// A service with the fields that Kubernetes would fill in.
@@ -31,23 +31,24 @@ pub(super) struct PlannedService {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlannedEndpoint {
     pub(super) instance: InstanceName,
-    /// The instance's port for each port of the service; `None` if it has no such port.
+    /// For each port of the service, the instance's port that it leads to; `None` if the instance has no such
+    /// port.
     pub(super) ports: Vec<Option<u16>>,
 }
 
-/// Which VIPs the documents request for a service.
+/// Which VIPs the documents request for a service, if any.
 enum VipRequest {
     Headless,
     Vips { given: Vec<IpAddr>, v4: bool, v6: bool },
 }
 
 impl PlannedService {
-    /// Whether the instance is one of its endpoints.
+    /// Whether the instance is an endpoint of the service.
     pub(super) fn serves(&self, instance: &InstanceName) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.instance == *instance)
     }
 
-    /// The name that it is an alias of.
+    /// The name that the service is an alias of, if it is an alias.
     pub(super) fn external_name(&self) -> Option<&str> {
         let spec = self.object.spec.as_ref().filter(|spec| is_alias(spec))?;
         spec.external_name.as_deref()
@@ -101,10 +102,10 @@ impl Draft<'_> {
         }
     }
 
-    /// Reads `clusterIP`, `clusterIPs` and the address families.
+    /// Determines from `clusterIP`, `clusterIPs` and the address families which VIPs a service wants.
     fn wanted(&mut self, located: &Located<Object>, object: &ServiceObject) -> VipRequest {
         let spec = object.spec.clone().unwrap_or_default();
-        // Without ports it is only an alias in DNS.
+        // An alias without ports exists only in DNS and needs no VIP.
         if is_alias(&spec) && spec.ports.as_ref().is_none_or(Vec::is_empty) {
             return VipRequest::Headless;
         }
@@ -292,7 +293,8 @@ fn target<'a>(port: &ServicePort, workload: &'a Workload) -> Option<Target<'a>> 
     }
 }
 
-/// Sets the protocol of a port that has none to that of its workloads, if they agree.
+/// If a service's port has no protocol, sets it to the protocol of the target ports in the workloads, if these
+/// agree.
 fn fill_protocol(port: &mut ServicePort, targets: &[Target<'_>]) {
     if port.app_protocol.is_some() {
         return;
@@ -309,7 +311,7 @@ fn endpoints(workload: &Workload, ports: &[ServicePort]) -> Vec<PlannedEndpoint>
         ports.iter().map(|port| target(port, workload).map(|(number, _)| number)).collect();
     let endpoint = |index| {
         let name = workload.instance_name(index);
-        // An invalid name was reported with its workload.
+        // If the name is invalid, that was reported with the workload.
         let instance = InstanceName::new(&workload.metadata.namespace, &name).ok()?;
         Some(PlannedEndpoint { instance, ports: ports.clone() })
     };
@@ -329,7 +331,7 @@ pub(super) fn matches(
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// The service that is implied by a workload with ports and without a service of its name.
+/// The service that a workload with ports implies if no document declares a service of that name.
 fn implied(workload: &Workload) -> ServiceObject {
     let transport = |port: &WorkloadPort| match port.protocol() {
         Protocol::Udp => "UDP",

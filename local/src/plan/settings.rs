@@ -1,4 +1,5 @@
-//! The settings in labels and annotations: those of a workload take precedence over those of its namespace.
+//! Reads the settings in labels and annotations. A workload's settings take precedence over those of its
+//! namespace.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -28,11 +29,12 @@ pub(super) struct WorkloadSettings {
     pub(super) flows: FlowMetricsSource,
     pub(super) flow_budget: Option<CpuBudget>,
     pub(super) certificates: CertificateOrigin,
-    /// How its application interprets paths, as written in the document.
+    /// The rule for normalising paths of requests, as written in the document.
     pub(super) paths: Option<String>,
     /// In node mode, which instances share its proxy's process.
     pub(super) share: Option<ProcessSharing>,
-    /// In node mode, how long it must be busy before it gets a process of its own, if set; `Some(None)` turns that off.
+    /// In node mode, how long an instance must be busy before it gets its own proxy process, if the documents set
+    /// it. `Some(None)` turns that off.
     pub(super) promote_after: Option<Option<Duration>>,
     /// Which datagrams its proxy carries, if annotations or labels set it.
     pub(super) datagrams: Option<Datagrams>,
@@ -41,7 +43,7 @@ pub(super) struct WorkloadSettings {
 /// Whether proxies are sidecars or node proxies: the value of `leno.dev/mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProxyMode {
-    /// One proxy for each instance, beside it.
+    /// Each instance has a separate proxy beside it.
     #[default]
     Sidecar,
     /// Proxies that several instances share.
@@ -60,8 +62,8 @@ impl FromStr for ProxyMode {
     }
 }
 
-/// The sizes of the table of flows and of the ring of their changes. All workloads share the table, so the largest of
-/// several values is used.
+/// The sizes of the table of flows and of the ring buffer for changes of flows. All workloads share the table, so the
+/// largest of several values is used.
 pub(super) fn flow_sizes(documents: &Documents) -> (Option<u32>, Option<u32>) {
     let empty = BTreeMap::new();
     let annotations = documents.objects.iter().filter_map(|located| match &located.value {
@@ -74,7 +76,8 @@ pub(super) fn flow_sizes(documents: &Documents) -> (Option<u32>, Option<u32>) {
     (largest(FLOW_MAP_SIZE_ANNOTATION), largest(FLOW_RING_SIZE_ANNOTATION))
 }
 
-/// The values were validated when the documents were parsed, so an invalid one counts as not set.
+/// The settings of a workload. Their values were validated when the documents were parsed, so an invalid value
+/// counts as not set.
 pub(super) fn of(
     documents: &Documents,
     workload: &Workload,

@@ -84,7 +84,7 @@ fn services_get_vips_in_both_families_unless_headless() {
     let vips = |name: &str| plan.services[&name.parse().unwrap()].vips.clone();
     assert_eq!(vips("shop/front"), ips(&["10.96.0.1", "fd96::1"]));
     assert_eq!(vips("shop/peers"), ips(&[]));
-    // Implied by the workload's ports.
+    // This service is implied by the workload's ports.
     assert_eq!(vips("shop/web"), ips(&["10.96.0.2", "fd96::2"]));
 }
 
@@ -416,7 +416,8 @@ fn certificates_of_a_workload_api_are_for_proxies_of_one_workload() {
     assert!(made(&with("", "leno.dev/inject: disabled")).is_ok());
 }
 
-/// A value of a namespace that changes the plan of its workloads, or what else is so of that setting.
+/// A value for a setting of a namespace that changes the plan of the namespace's workloads. The error is the
+/// reason why the setting changes nothing.
 fn of_namespace(setting: &str, mode: &str) -> Result<&'static str, &'static str> {
     Ok(match setting {
         "leno.dev/inject" => "disabled",
@@ -432,7 +433,7 @@ fn of_namespace(setting: &str, mode: &str) -> Result<&'static str, &'static str>
         "leno.dev/promote-after" => "90s",
         "leno.dev/share" if mode == "sidecar" => return Err("of node mode"),
         "leno.dev/share" => "namespace",
-        // The test sets it.
+        // The test sets the mode itself.
         "leno.dev/mode" => return Err("which is the mode of the table"),
         "leno.dev/default-authorization"
         | "leno.dev/tunnel"
@@ -453,7 +454,8 @@ fn each_setting_of_a_namespace_reaches_its_workloads_in_both_modes_or_says_why_n
              ---\n{SHOP}"
         );
         let plan = Plan::make(&documents(&text), DEFAULTS, &Plan::default());
-        // What the control plane reads is passed on, too: that is not compared.
+        // The other parts of the plan are passed on to the control plane unchanged, so they differ in any case and
+        // are not compared.
         plan.map(|plan| (plan.instances, plan.workloads, plan.flow_sizes)).map_err(|_| ())
     };
     assert_ne!(planned("node", ""), planned("sidecar", ""));
@@ -540,7 +542,7 @@ fn an_alias_of_a_service_leads_to_its_instances() {
         assert_eq!(ports, [[Some(8080)], [Some(8080)]], "{name}");
         assert_eq!(service.ports()[0].app_protocol.as_deref(), Some("http"), "{name}");
     }
-    // Without ports it stays a name in DNS.
+    // An alias without ports remains a name in DNS only.
     let text = SHOP.to_owned() + &alias("bare", "front.shop.svc.cluster.local", "");
     let bare = &self::plan(&text).services[&"shop/bare".parse().unwrap()];
     assert_eq!(bare.external_name(), Some("front.shop.svc.cluster.local"));

@@ -1,4 +1,4 @@
-//! Instances from `Workload` documents.
+//! Plans the instances of `Workload` documents.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Gives every instance its number.
+    /// Assigns a number to every instance. Returns false if there are not enough.
     fn number(&mut self, workloads: &[(&Located<Object>, &Workload)]) -> bool {
         let owners = workloads.iter().flat_map(|(_, workload)| {
             let namespace = &workload.metadata.namespace;
@@ -66,8 +66,8 @@ impl Draft<'_> {
         false
     }
 
-    /// Reports a Workload API for proxies in node mode: it identifies the workload by the process that calls, but a
-    /// node proxy serves several workloads.
+    /// Reports a workload in node mode whose certificates are to come from a Workload API. That is not possible:
+    /// the API identifies the workload by the process that calls, but a node proxy serves several workloads.
     fn check_certificates(
         &mut self,
         located: &Located<Object>,
@@ -114,7 +114,7 @@ impl Draft<'_> {
         self.plan.workloads.push(resolved);
 
         let subnet = self.defaults.ranges.workloads(self.defaults.ipv6);
-        // A waypoint always has a proxy of its own.
+        // A waypoint always has its own proxy process.
         let share = settings.share.filter(|_| settings.meshed && !launch.waypoint);
         let group = |name: &InstanceName| Some(share?.group(name, &launch.service_account));
         let mut instances = Vec::new();
@@ -149,7 +149,7 @@ impl Draft<'_> {
     }
 }
 
-/// The TCP ports, which show whether the program is ready.
+/// The TCP ports of a workload. The application counts as ready when it listens on them.
 fn listening(workload: &Workload) -> Vec<u16> {
     let ports = workload.spec.ports.iter().filter(|port| port.protocol() != Protocol::Udp);
     ports.map(|port| port.port).collect()

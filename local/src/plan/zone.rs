@@ -1,4 +1,4 @@
-//! The DNS names of a plan.
+//! Derives the DNS names of a mesh from its plan.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,8 @@ use super::{Plan, ReadyInstances};
 use crate::dns::{EndpointNames, PortName, ServiceNames, Zone};
 
 impl Plan {
-    /// The names of all services. Only instances in `ready`, which take traffic, are included as endpoints.
+    /// The names of all services. Only instances in `ready` are listed as endpoints, because the others take no
+    /// traffic.
     #[must_use]
     pub fn zone(&self, ready: &ReadyInstances) -> Zone {
         let services = self.services.iter().map(|(name, service)| {
@@ -36,7 +37,7 @@ impl Plan {
             let instance = self.instances.get(&endpoint.instance)?;
             let families = ready.get(&instance.name);
             let listed = service.lists_unready || families.is_some();
-            // Clients would try an address in vain if all ports are closed on it.
+            // An address on which all ports are closed is left out, because clients would try it in vain.
             let open = |address: &IpAddr| {
                 let mut ports = endpoint.ports.iter().flatten().peekable();
                 ports.peek().is_none()
@@ -102,7 +103,7 @@ fn belongs(slice: &EndpointSlice, service: &ServiceName) -> bool {
         && slice.metadata.namespace.as_deref() == Some(&*service.namespace)
 }
 
-/// The endpoints of a slice in the documents. An endpoint without a host name is named after its address, as in a
+/// The endpoints of a slice in the documents. An endpoint without a host name gets one from its address, as in a
 /// cluster.
 fn given(slice: &EndpointSlice) -> Vec<EndpointNames> {
     let ports = slice.ports.iter().flatten().filter_map(|port| {

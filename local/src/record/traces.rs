@@ -1,4 +1,4 @@
-//! Finds what a mesh has left on the machine by the names of objects, for a mesh whose record is lost.
+//! Finds what a mesh has left on the machine by the names of the objects, for a mesh whose record is lost.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,7 +19,7 @@ pub(super) fn made(layout: &Layout) -> Result<Vec<MeshResource>> {
         made.push(MeshResource::Cgroup(group));
     }
     let switch = layout.switch_netns();
-    // The name of a mesh never contains a dot.
+    // Only the network namespaces of this mesh have this prefix, because the name of a mesh contains no dot.
     let prefix = format!("{switch}.");
     let entries = fs::read_dir(netns::DIRECTORY).into_iter().flatten().flatten();
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -32,23 +32,23 @@ pub(super) fn made(layout: &Layout) -> Result<Vec<MeshResource>> {
     Ok(made)
 }
 
-/// The process that started the guard of a mesh. Only processes of root are considered, because others could claim any
-/// group.
+/// The process that started the guard of a mesh. Only processes of root are considered, because processes of other
+/// users could claim to guard any group.
 pub(super) fn owner(layout: &Layout) -> Option<RecordedProcess> {
     let group = layout.cgroup(Path::new("/"));
     let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
     processes.filter(|process| guards(process, &group)).find_map(|guard| {
         let pid = parent(&guard)?;
         let owner = Path::new("/proc").join(pid.to_string());
-        // A guard whose owner has ended has another parent process now.
+        // If the owner has ended, the guard has another process as its parent, which runs another program.
         let same =
             fs::read_link(owner.join("exe")).ok()? == fs::read_link(guard.join("exe")).ok()?;
         (same && is_of_root(&owner)).then(|| RecordedProcess::find(pid))?
     })
 }
 
-/// Whether the process of this directory in `/proc` is the guard of the group, at whatever path the hierarchy is
-/// mounted.
+/// Whether the process of this directory in `/proc` is the guard of this control group. The mount point of the
+/// hierarchy may differ.
 fn guards(process: &Path, group: &Path) -> bool {
     let command = fs::read(process.join("cmdline")).unwrap_or_default();
     let mut arguments = command.split(|byte| *byte == 0).skip(1);

@@ -1,4 +1,4 @@
-//! From files to a plan, or to the reasons why it is rejected.
+//! Reads files and plans them, or reports why they are rejected.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
     compose::load(files).map_err(|problems| refused(&problems))
 }
 
-/// Plans the documents of a mesh's files; addresses in `before` are kept.
+/// Plans the documents of a mesh's files. Owners of addresses in the earlier plan `before` keep them.
 pub(super) fn plan(
     options: &UpOptions,
     documents: &Documents,
@@ -26,7 +26,8 @@ pub(super) fn plan(
 ) -> Result<Plan> {
     let plan = Plan::make(documents, defaults, before).map_err(|problems| refused(&problems))?;
     if documents.objects.is_empty() && !before.instances.is_empty() {
-        // Probably a program is about to write them, so the running mesh is not ended.
+        // An edit that removes everything is rejected. A program is probably about to write the files, so the
+        // running mesh is not ended.
         let down = command(&options.mesh, "down");
         return Err(Error::Documents(format!(
             "the files hold no document: `{down}` ends the mesh"
@@ -49,7 +50,7 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// If the option is set, rejects documents with errors that `leno analyze` reports.
+/// Rejects documents with errors that `leno analyze` reports, if the option for that is set.
 pub(super) fn without_errors(
     options: &UpOptions,
     documents: &Documents,
@@ -64,7 +65,7 @@ pub(super) fn without_errors(
     if errors.is_empty() { Ok(()) } else { Err(Error::Documents(errors.join("\n"))) }
 }
 
-/// One line for each document that does not belong to Leno.
+/// One line for each document that Leno does not read.
 pub(super) fn ignored(documents: &Documents) -> Vec<String> {
     let line = |ignored: &Located<IgnoredDocument>| {
         let Located { value, file, place } = ignored;

@@ -1,4 +1,4 @@
-//! Describes what an edit of the files changes, and how far its replacements have come.
+//! Describes what an edit of the files changes, and how many of the replaced instances take traffic again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
@@ -11,7 +11,7 @@ use crate::status::FileEdit;
 /// Most objects that an edit names one by one.
 const MAX_NAMED: usize = 20;
 
-/// The objects of the running documents, for comparison with an edit.
+/// The objects of the running documents, with which an edit is compared.
 pub(super) type RunningObjects = BTreeMap<ObjectKey, Object>;
 
 /// The effect of an edit on one instance.
@@ -19,7 +19,7 @@ pub(super) type RunningObjects = BTreeMap<ObjectKey, Object>;
 pub(super) enum EditEffect {
     Starts,
     Replaced,
-    /// It moves to another proxy, and keeps running.
+    /// The instance moves to another proxy and keeps running.
     Moves,
     Ends,
 }
@@ -43,7 +43,7 @@ struct Replacement {
     begun: Instant,
 }
 
-/// The objects of documents by their names.
+/// The objects of documents, by their keys.
 pub(super) fn objects(documents: &Documents) -> RunningObjects {
     let keyed = documents.objects.iter().map(|one| (one.value.key(), one.value.clone()));
     keyed.collect()
@@ -79,7 +79,7 @@ pub(super) fn changes(
     lines
 }
 
-/// An edit at the present time.
+/// Records an edit with the present time.
 pub(super) fn edit(refused: bool, mut lines: Vec<String>) -> FileEdit {
     lines.truncate(MAX_NAMED + 1);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -87,7 +87,7 @@ pub(super) fn edit(refused: bool, mut lines: Vec<String>) -> FileEdit {
     FileEdit { at_unix_ms, refused, lines }
 }
 
-/// The effect on the instances of an object.
+/// Describes the effect of a changed object on instances.
 fn effects(key: &ObjectKey, affected: &[AffectedInstance]) -> String {
     let concerned = |one: &&AffectedInstance| match key.kind {
         Kind::Workload => *one.name.namespace == *key.namespace && one.workload == key.name,
@@ -123,7 +123,7 @@ fn effects(key: &ObjectKey, affected: &[AffectedInstance]) -> String {
 }
 
 impl Replacements {
-    /// Records the instances that an edit replaces.
+    /// Records which instances an edit replaces.
     pub(super) fn begin(&mut self, affected: &[AffectedInstance], now: Instant) {
         for one in affected.iter().filter(|one| one.effect == EditEffect::Replaced) {
             let key = (one.name.namespace.to_string(), one.workload.clone());
@@ -136,8 +136,8 @@ impl Replacements {
         }
     }
 
-    /// What to print, by the present instances: `state` returns `None` for an instance that is no longer wanted, else
-    /// whether it was replaced and whether it takes traffic.
+    /// Returns the lines to print about the progress of an edit. `state` gives the present state of an instance:
+    /// `None` if it is no longer wanted, else whether it was replaced and whether it takes traffic.
     pub(super) fn proceed(
         &mut self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! Creates what the mesh needs before any instance: control group, bridge, DNS, certificate authority.
+//! Creates what the mesh needs before its first instance: control group, bridge, DNS server and certificate
+//! authority.
 
 use std::cell::RefCell;
 use std::io;
@@ -32,17 +33,17 @@ use crate::record::{self, MeshRecord, MeshResource};
 use crate::token::MeshTokens;
 use crate::uplink;
 
-/// The port of DNS.
+/// The port of the DNS server.
 const DNS: u16 = 53;
 
-/// The foundation of a mesh.
+/// The parts of a mesh that exist before its first instance.
 pub(super) struct MeshFoundation {
     guard: MeshGuard,
     hierarchy: PathBuf,
     switch: Switch,
     flows: Accounting,
     proxy: proxy::MeshProxySettings,
-    /// The zone that DNS answers from. DNS ends when this is dropped.
+    /// Sends zones to the DNS server. The server ends when this is dropped.
     zone: watch::Sender<Arc<Zone>>,
     hung: Arc<HungProxies>,
     finishing: Arc<FinishingProxies>,
@@ -51,7 +52,7 @@ pub(super) struct MeshFoundation {
     pub(super) notes: Vec<String>,
 }
 
-/// What all instances get from `leno up`.
+/// The channels and rules of `leno up` that all instances use.
 pub(super) struct InstanceContext {
     pub(super) output: LineOutput,
     pub(super) access_log: Option<LineOutput>,
@@ -59,7 +60,7 @@ pub(super) struct InstanceContext {
     pub(super) descriptors: DescriptorLimit,
 }
 
-/// Creates it. If that fails, what was created is in the record.
+/// Creates the foundation. If that fails, the record has what was created.
 pub(super) async fn lay(
     options: &UpOptions,
     (subnet, flows): (Subnet, LedgerSettings),
@@ -93,7 +94,7 @@ pub(super) async fn lay(
     }
     let zone = serve_dns(&switch, upstreams, lookups)?;
     let tokens = MeshTokens::prepare(layout)?;
-    // Created here and not by the controller, so that no proxy has to wait for the roots.
+    // The roots are created here and not by the controller, so that no proxy has to wait for them.
     let issuer = options.issuer.as_deref();
     let authority = Authority::open(&layout.control(), issuer, tokens.trust_domain());
     let authority = authority.map_err(io::Error::other).attempt(|| {
@@ -136,7 +137,7 @@ pub(super) async fn lay(
 }
 
 impl MeshFoundation {
-    /// The state that all instances share, and the sender of DNS zones.
+    /// Turns the foundation into the state that all instances share, and the sender of DNS zones.
     pub(super) fn mesh(
         self,
         options: &UpOptions,
@@ -169,8 +170,8 @@ impl MeshFoundation {
     }
 }
 
-/// The addresses that may request metrics of proxies. They include the gateway, which this process and `leno stat` use.
-/// Empty if all may.
+/// The addresses that may request metrics of proxies; empty if all may. The list includes the gateway, from which
+/// this process and `leno stat` connect.
 fn scrapers(options: &UpOptions, switch: &Switch) -> String {
     let given = options.scrape_from.iter().map(ToString::to_string);
     let own = switch.subnet().gateway();

@@ -1,4 +1,4 @@
-//! What is known of one instance while it lives.
+//! The state of one instance, from its start to its end, as `leno up` has it from the instance's reports.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,39 +15,40 @@ use crate::status::{
     ApplicationTrouble, InstancePhase, ProcessSurroundings, ProxyProcess, Schedule,
 };
 
-/// An instance that lives, or is ending.
+/// An instance that runs or is ending.
 pub(super) struct InstanceHandle {
-    /// As it was started, but for its group, which may change.
+    /// The instance as it was started. Only its group may change while it runs.
     pub(super) instance: PlannedInstance,
     pub(super) task: JoinHandle<()>,
     pub(super) phase: InstancePhase,
     pub(super) application_ended: bool,
     pub(super) restarts: u32,
     pub(super) pid: Option<i32>,
-    /// When that process was started, in milliseconds since 1970.
+    /// When the process `pid` was started, in milliseconds since 1970.
     pub(super) started_unix_ms: Option<i64>,
-    /// Which of its ports are open in one family alone.
+    /// Which of its ports are open in only one address family.
     pub(super) families: OneFamily,
     /// Which of its ports are closed.
     pub(super) closed: Vec<u16>,
     pub(super) trouble: ApplicationTrouble,
-    /// What its schedule has done and will do.
+    /// The last and next runs of its schedule.
     pub(super) schedule: Option<Schedule>,
     pub(super) proxy_restarts: u32,
-    /// How its proxy ended the last time.
+    /// How its proxy last ended.
     pub(super) proxy_ended: Option<String>,
-    /// Where its proxy runs.
+    /// The process of its proxy.
     pub(super) proxy: Option<ProxyProcess>,
-    /// Why the proxy that is to serve it next does not do so yet.
+    /// Why the next proxy process does not serve it yet.
     pub(super) proxy_waits: Option<String>,
     pub(super) capture: Option<String>,
     pub(super) surroundings: ProcessSurroundings,
-    /// It ends because of an edit, to be started again as the plan says by then, or not.
+    /// Whether the instance was ended by an edit or a restart, so that it is started again if the plan still has
+    /// it.
     pub(super) ending: bool,
     stop: watch::Sender<StopStage>,
-    /// Which process is to be its proxy.
+    /// Tells the instance which process should be its proxy.
     proxy_wanted: watch::Sender<ProxySettings>,
-    /// Its application has run before.
+    /// Whether its application has been started.
     started: bool,
     proxy_ready: bool,
 }
@@ -84,13 +85,13 @@ impl InstanceHandle {
         }
     }
 
-    /// Whether it takes traffic.
+    /// Whether the instance takes traffic.
     pub(super) fn ready(&self) -> bool {
         let serves = self.phase == InstancePhase::Running && self.trouble.reason.is_none();
         serves && self.proxy_ready && !self.ending
     }
 
-    /// Whether nothing more is waited for: it takes traffic, has done what it was for, or has a schedule.
+    /// Whether there is nothing more to wait for: the instance takes traffic, has completed, or has a schedule.
     pub(super) fn settled(&self) -> bool {
         self.ready() || (self.phase.is_settled() && !self.ending)
     }
@@ -100,30 +101,30 @@ impl InstanceHandle {
         self.started
     }
 
-    /// Has the node proxy of another group serve it, or a proxy of its own, while it runs.
+    /// Moves the instance to the node proxy of another group, or to a sidecar, while it runs.
     pub(super) fn go_to(&mut self, group: Option<String>) {
         self.instance.launch.group.clone_from(&group);
         self.proxy_wanted.send_modify(|wanted| wanted.group = group);
     }
 
-    /// Has it promoted as an edit of its documents says, while it runs.
+    /// Applies changed promotion rules to the instance while it runs.
     pub(super) fn promote_after(&mut self, rules: PromotionRules) {
         let replace =
             |wanted: &mut ProxySettings| std::mem::replace(&mut wanted.promotion, rules) != rules;
         self.proxy_wanted.send_if_modified(replace);
     }
 
-    /// Has the next process of its proxy take over, while it runs.
+    /// Makes the next process of the instance's proxy take over, while the instance runs.
     pub(super) fn renew_proxy(&mut self, revision: u64) {
         self.proxy_wanted.send_modify(|wanted| wanted.revision = revision);
     }
 
-    /// Where its end is told from.
+    /// The sender that stops the instance.
     pub(super) fn stop(&self) -> watch::Sender<StopStage> {
         self.stop.clone()
     }
 
-    /// Takes in what it reports.
+    /// Updates this state with a report of the instance.
     pub(super) fn take_in(&mut self, change: InstanceChange) {
         match change {
             InstanceChange::Placed(surroundings, backend) => {
@@ -163,7 +164,7 @@ impl InstanceHandle {
             }
             InstanceChange::Scheduled(schedule) => {
                 self.started |= schedule.started_unix_ms.is_some();
-                // Of the schedule, which has no process of its own.
+                // A schedule has no process of its own, so this is when the first run began.
                 let now = || Timestamp::now().as_millisecond();
                 self.started_unix_ms = self.started_unix_ms.or_else(|| Some(now()));
                 self.phase = InstancePhase::Scheduled;
@@ -183,7 +184,7 @@ impl InstanceHandle {
             }
             InstanceChange::ApplicationEnded => {
                 self.application_ended = true;
-                // Its proxy served it to the end.
+                // Until now, the instance's proxy was kept so that the application could use it while it ended.
                 if self.ending {
                     raise(&self.stop, StopStage::All);
                 }
@@ -192,7 +193,7 @@ impl InstanceHandle {
         }
     }
 
-    /// Its process has started, whether or not it comes to listen.
+    /// Records that the application's process was started, whether or not it will listen.
     fn has_started(&mut self, pid: i32) {
         self.restarts += u32::from(self.started);
         self.started = true;
@@ -204,7 +205,7 @@ impl InstanceHandle {
         self.closed = Vec::new();
     }
 
-    /// Waits for its next start, after an end that may have been the same before.
+    /// Records how the application ended and when it will be restarted. Counts the repetitions of the same end.
     fn wait_for_next(&mut self, how: String, last_line: String, wait: Duration) {
         self.phase = InstancePhase::Waiting;
         self.pid = None;
@@ -220,7 +221,7 @@ impl InstanceHandle {
     }
 }
 
-/// Goes at least as far as `level`.
+/// Raises the stage of stopping to `level`, unless it is already beyond that.
 pub(super) fn raise(stop: &watch::Sender<StopStage>, level: StopStage) {
     stop.send_modify(|now| *now = (*now).max(level));
 }

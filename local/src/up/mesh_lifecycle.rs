@@ -1,4 +1,4 @@
-//! The life of a mesh, from its first instance to its end.
+//! Runs a mesh from its first instance to its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -37,16 +37,17 @@ use crate::record;
 use crate::status::{FileEdit, FileMistake, InstancePhase, InstanceStatus, MeshStatus};
 use crate::watch::WatchedFiles;
 
-/// The time between the removal of an endpoint and the end of its application: the control plane informs the proxies
-/// within milliseconds.
+/// The time between the removal of an instance from the endpoints and the end of its application. The control
+/// plane informs proxies of the removal within milliseconds.
 const NOTICE: Duration = Duration::from_millis(300);
-/// How long after the grace period proxies and the removal of an instance may take.
+/// How long an instance's proxy may take to end, and the instance's resources to be removed, after the grace
+/// period.
 const LATE: Duration = Duration::from_secs(6);
-/// The pause before a failed write is tried again: an operator may have to clear a full `/run` first.
+/// The pause before a failed write is repeated. An operator may have to make room in `/run` first.
 const REWRITE: Duration = Duration::from_secs(1);
-/// How often it is checked that the guard runs and the files of the mesh are there.
+/// How often to check that the guard runs and the files of the mesh exist.
 const LOOK: Duration = Duration::from_secs(1);
-/// Most edits that are kept here. The observer keeps those of a day, and reads them every few seconds.
+/// Most edits that are kept in the status. The observer reads them every few seconds and keeps them for a day.
 const MAX_EDITS: usize = 32;
 
 /// A running mesh.
@@ -55,10 +56,10 @@ pub(super) struct MeshLifecycle<'a> {
     files: WatchedFiles,
     mesh: Rc<MeshContext>,
     plan: Plan,
-    /// The objects that the plan was made from.
+    /// The objects from which the plan was made.
     objects: RunningObjects,
     replacements: Replacements,
-    /// Instances that must be restarted although the plan has not changed them.
+    /// The instances that must be restarted although the plan has not changed them.
     restarts: BTreeSet<InstanceName>,
     orders: mpsc::Receiver<orders::ReceivedOrder>,
     publisher: Publisher,
@@ -68,15 +69,15 @@ pub(super) struct MeshLifecycle<'a> {
     controller: Option<Controller>,
     controller_changed: Rc<Notify>,
     observer: Option<Observer>,
-    /// Stops the control plane, which ends last, so that proxies have it until they end.
+    /// Stops the control plane. It is stopped last, so that proxies can use it until they end.
     controller_stop: watch::Sender<StopStage>,
     stop: StopStage,
     refused_edit: Option<String>,
     mistakes: Vec<FileMistake>,
     edits: Vec<FileEdit>,
-    /// The last attempt to write failed.
+    /// Whether the last attempt to write the state has failed.
     unwritten: bool,
-    /// The text that was last written; it is not written again if it has not changed.
+    /// The text that was last written. The same text is not written again.
     rendered: String,
     begun: Instant,
     announced: bool,
@@ -85,7 +86,7 @@ pub(super) struct MeshLifecycle<'a> {
 type Changes = mpsc::Receiver<(InstanceName, InstanceChange)>;
 
 impl<'a> MeshLifecycle<'a> {
-    /// A mesh with nothing in it.
+    /// A mesh without instances.
     pub(super) fn new(
         options: &'a UpOptions,
         (mesh, zone): (Rc<MeshContext>, watch::Sender<Arc<Zone>>),
@@ -148,7 +149,7 @@ impl<'a> MeshLifecycle<'a> {
                     }
                 }
                 Some((order, answer)) = self.orders.recv() => {
-                    // The sender may have stopped waiting.
+                    // Sending fails if the command that gave the order no longer waits.
                     let _ = answer.send(self.obey(order));
                 }
                 () = self.controller_changed.notified() => self.publish(),
@@ -182,8 +183,8 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Makes `plan` the running one: ends instances that it does not have, starts new ones, and restarts changed ones
-    /// one after the other.
+    /// Makes `plan` the running plan: ends instances that it does not have, starts new ones, and restarts changed
+    /// ones one after another.
     async fn adopt(&mut self, plan: Plan, documents: &Documents) -> Result<()> {
         self.mistakes = analysis::mistakes(documents, &plan);
         for mistake in &self.mistakes {
@@ -202,7 +203,7 @@ impl<'a> MeshLifecycle<'a> {
         self.publisher.follow(&self.published(&self.ready()));
         if let Err((address, error)) = listening {
             let error = self.unpublished(address, &error);
-            // At the start it ends the mesh. After an edit the mesh continues without the port.
+            // An error at the start ends the mesh. After an edit the mesh continues without the port.
             if self.lives.is_empty() {
                 return Err(error);
             }
@@ -249,7 +250,7 @@ impl<'a> MeshLifecycle<'a> {
         Ok(())
     }
 
-    /// Continues an edit that is in progress, and publishes the status.
+    /// Takes the next steps of an edit in progress, and publishes the state.
     fn proceed(&mut self) {
         let member = |instance: &crate::plan::PlannedInstance| {
             let life = self.lives.get(&instance.name);
@@ -264,11 +265,11 @@ impl<'a> MeshLifecycle<'a> {
         };
         let members: Vec<RollingInstance> = self.plan.instances.values().map(member).collect();
         self.end_instances(rolling::next(&members));
-        // Instances are removed from the endpoints before they end.
+        // Instances are removed from the endpoints before their applications end.
         self.publish();
     }
 
-    /// Ends instances after the time that proxies need to be informed.
+    /// Ends instances, after the time that proxies need to learn of it.
     fn end_instances(&mut self, names: Vec<InstanceName>) {
         for name in names {
             let Some(life) = self.lives.get_mut(&name).filter(|life| !life.ending) else {
@@ -283,7 +284,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Handles a change and those that are queued after it.
+    /// Handles a report of an instance, and all reports that are queued after it.
     fn take_in(&mut self, name: &InstanceName, change: InstanceChange, received: &mut Changes) {
         self.change(name, change);
         while let Ok((name, change)) = received.try_recv() {
@@ -301,7 +302,7 @@ impl<'a> MeshLifecycle<'a> {
         }
         self.lives.remove(name);
         self.restarts.remove(name);
-        // It was ended by an edit, which starts it with new settings.
+        // An edit has ended the instance, which is now started with its new settings.
         if self.stop == StopStage::No
             && let Some(instance) = self.plan.instances.get(name)
         {
@@ -314,8 +315,8 @@ impl<'a> MeshLifecycle<'a> {
         ready.map(|(name, life)| (name.clone(), life.families.clone())).collect()
     }
 
-    /// Publishes the state for the control plane, DNS and the other commands. What cannot be written is tried again;
-    /// until then the earlier state is used.
+    /// Publishes the state for the control plane, DNS and the other commands. A write that fails is repeated
+    /// later; until then the earlier state is in use.
     fn publish(&mut self) {
         let written = self.write();
         if let Err(error) = &written
@@ -348,8 +349,8 @@ impl<'a> MeshLifecycle<'a> {
         self.status(&ready).write(layout)
     }
 
-    /// What is published, with the instances that take traffic.
-    /// Whose port cannot be published, and why.
+    /// The error for an address at which a port cannot be published. It names the workload, the reason and the
+    /// remedy.
     fn unpublished(&self, address: SocketAddr, error: &Error) -> Error {
         let of = |one: &&crate::plan::PlannedInstance| {
             one.published.iter().any(|(at, _)| *at == address)
@@ -458,7 +459,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Keeps an edit for readers of the status.
+    /// Adds an edit to those in the status.
     fn remember(&mut self, edit: FileEdit) {
         if self.edits.len() == MAX_EDITS {
             self.edits.remove(0);
@@ -466,7 +467,7 @@ impl<'a> MeshLifecycle<'a> {
         self.edits.push(edit);
     }
 
-    /// The effect of adopting `plan` on the instances.
+    /// The instances that adopting `plan` affects, and how.
     fn affected(&self, plan: &Plan) -> Vec<AffectedInstance> {
         let of = |instance: &crate::plan::PlannedInstance, effect| AffectedInstance {
             name: instance.name.clone(),
@@ -512,9 +513,9 @@ impl<'a> MeshLifecycle<'a> {
         Ok(())
     }
 
-    /// Replaces the process of each proxy by one of the installed program, which takes over.
+    /// Replaces the process of each proxy by a new one that runs the installed program.
     fn upgrade_proxies(&mut self) -> Result<(), String> {
-        // Otherwise each instance would report it, and all of them would wait.
+        // Checked first, because otherwise every instance would fail and report this.
         for name in ["leno-proxy", "leno-broker"] {
             Program::prepare(&self.mesh.layout, name).map_err(|error| error.chain())?;
         }
@@ -530,12 +531,12 @@ impl<'a> MeshLifecycle<'a> {
         self.say(&format!(
             "the proxies of {instances} are replaced, each by a process that takes over"
         ));
-        // The command waits for the revision in the status file.
+        // `leno upgrade` waits until the status file has the new revision.
         self.publish();
         Ok(())
     }
 
-    /// Prints how far the replacements of an edit have come.
+    /// Prints how many of the instances that an edit replaces take traffic again.
     fn count_replaced(&mut self) {
         let (plan, lives, restarts) = (&self.plan, &self.lives, &self.restarts);
         let state = |name: &InstanceName| {
@@ -552,7 +553,7 @@ impl<'a> MeshLifecycle<'a> {
 
     fn greet(&self, plan: &Plan) {
         for instance in plan.instances.values() {
-            // Reserved now, so that the first lines are as wide as the last ones.
+            // The width of the labels is reserved now, so that the first lines are aligned with later ones.
             self.mesh.output.reserve(&instance::longest_label(instance));
         }
         let mesh = self.mesh.layout.mesh();
@@ -570,7 +571,7 @@ impl<'a> MeshLifecycle<'a> {
         self.say(&format!("mesh {mesh}: {instances}, {services}, {capture}"));
     }
 
-    /// Prints once that all instances take traffic, have completed, or have a schedule.
+    /// Prints, once, that all instances take traffic, have completed, or have a schedule.
     fn announce(&mut self) {
         let ready = self.ready().len();
         let of = |phase| self.lives.values().filter(|life| life.phase == phase).count();
@@ -590,7 +591,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// The stage of each workload.
+    /// How far each workload has come.
     fn stages(&self) -> WorkloadStages {
         let mut stages = WorkloadStages::new();
         for instance in self.plan.instances.values() {
@@ -616,7 +617,7 @@ impl<'a> MeshLifecycle<'a> {
     /// ends everything at once.
     ///
     /// # Errors
-    /// When something is left over; `leno cleanup` and the next run remove it.
+    /// When something could not be removed. `leno cleanup` and the next run remove it.
     pub(super) async fn end(mut self, signals: &mut Signals, received: &mut Changes) -> Result<()> {
         self.say("stopping; once more to stop at once");
         let graces = self.lives.values().filter_map(|life| life.instance.launch.grace);
@@ -641,10 +642,10 @@ impl<'a> MeshLifecycle<'a> {
         }
         self.reach(StopStage::Now);
         let lives = std::mem::take(&mut self.lives);
-        // Changes are no longer read, and the tasks must not wait for room in the queue.
+        // Reports are no longer read, and the instances must not wait for room in the queue.
         received.close();
         for life in lives.into_values() {
-            // What a panicked task has left is removed with the mesh.
+            // The resources of an instance whose task has panicked are removed with the mesh.
             let _ = tokio::time::timeout(LATE, life.task).await;
         }
         raise(&self.controller_stop, StopStage::All);
@@ -655,7 +656,7 @@ impl<'a> MeshLifecycle<'a> {
             observer.ended().await;
         }
         drop(self.zone);
-        // This drops the last outputs that do not belong to tasks.
+        // This drops the last outputs that are not held by tasks.
         drop(self.publisher);
         let cleanup = command(self.mesh.layout.mesh(), "cleanup");
         let Ok(mesh) = Rc::try_unwrap(self.mesh) else {
@@ -665,7 +666,7 @@ impl<'a> MeshLifecycle<'a> {
         mesh.flows.end();
         let left = |error: Error| Error::Refused(format!("{}: run `{cleanup}`", error.chain()));
         let removed = mesh.record.into_inner().remove_all().map_err(left);
-        // The control group is gone now, unless something is left in it.
+        // The mesh's control group is gone now, unless a process is left in it, which the guard kills.
         drop(mesh.guard);
         removed
     }
@@ -676,7 +677,7 @@ impl<'a> MeshLifecycle<'a> {
     }
 }
 
-/// The absolute path of a file; `-` for standard input is kept.
+/// The absolute path of a file. `-`, which is standard input, is kept.
 fn absolute(file: &PathBuf) -> PathBuf {
     match file.as_os_str() == leno_resources::STDIN {
         true => file.clone(),

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use leno_types::InstanceName;
 
-/// An instance that should run.
+/// An instance that should run, as far as restarts depend on it.
 #[derive(Clone, Debug)]
 pub(super) struct RollingInstance {
     pub(super) name: InstanceName,
     /// Its workload, in its namespace.
     pub(super) workload: String,
-    /// It takes traffic, or has completed.
+    /// Whether it takes traffic or has completed.
     pub(super) settled: bool,
-    /// It is ending.
+    /// Whether it is ending.
     pub(super) ending: bool,
-    /// Its settings have changed since it was started.
+    /// Whether its settings have changed since it was started.
     pub(super) outdated: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) fn next(members: &[RollingInstance]) -> Vec<InstanceName> {
     let mut ended = Vec::new();
     for members in workloads.into_values() {
         let outdated = |member: &&&RollingInstance| member.outdated && !member.ending;
-        // Instances that take no traffic can be restarted at any time.
+        // An instance that takes no traffic can be restarted at any time.
         let idle = members.iter().filter(outdated).filter(|member| !member.settled);
         ended.extend(idle.map(|member| member.name.clone()));
         if members.iter().all(|member| member.settled) {
@@ -42,7 +42,8 @@ pub(super) fn next(members: &[RollingInstance]) -> Vec<InstanceName> {
 mod tests {
     use super::*;
 
-    /// Members of one workload: `r`eady, `w`aiting or `e`nding; capitals mark outdated ones.
+    /// The members that end, of one workload with these states: `r`eady, `w`aiting or `e`nding. Capitals mark
+    /// outdated members.
     fn ended(states: &str) -> Vec<usize> {
         let member = |(index, state): (usize, char)| RollingInstance {
             name: InstanceName::new("shop", &format!("web-{index}")).unwrap(),

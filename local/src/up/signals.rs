@@ -12,7 +12,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From here on these signals no longer end the process directly.
+    /// Catches these signals, so that they no longer end the process at once.
     pub(super) fn new() -> Result<Self> {
         let on = |kind| signal(kind).attempt(|| "cannot wait for signals".to_owned());
         Ok(Self {
@@ -22,7 +22,7 @@ impl Signals {
         })
     }
 
-    /// Returns when a signal arrives. Cancel safe.
+    /// Returns when a signal arrives. Cancel safe: no signal is lost if the future is dropped.
     pub(super) async fn asked(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

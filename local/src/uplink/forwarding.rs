@@ -1,8 +1,9 @@
 //! IPv4 forwarding in the namespace of the calling thread, and the settings that the kernel changes with it.
 //!
-//! When `ip_forward` changes, the kernel sets `conf/all/accept_redirects` to the opposite, and the forwarding of all
-//! present and future interfaces to the same value. So disabling it again does not restore the settings: a machine that
-//! ignored redirects would accept them, and an interface that forwarded by its own setting would stop.
+//! When `ip_forward` changes, the kernel sets `conf/all/accept_redirects` to the opposite, and the forwarding of
+//! all present and future interfaces to the same value. So disabling `ip_forward` again does not restore the
+//! settings: a machine that had ignored redirects would accept them, and an interface that had forwarded by its
+//! own setting would no longer forward.
 
 use std::fs;
 use std::io;
@@ -12,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Result};
 
-/// The setting that enables forwarding.
+/// The file that enables forwarding.
 const SWITCH: &str = "/proc/sys/net/ipv4/ip_forward";
 /// The folder with the settings of each interface.
 const INTERFACES: &str = "/proc/sys/net/ipv4/conf";
-/// Folders there that are not interfaces.
+/// Folders in [`INTERFACES`] that do not belong to an interface.
 const ALL: &str = "all";
 const NEW: &str = "default";
 
@@ -32,7 +33,7 @@ pub(super) struct ForwardingBefore {
 }
 
 impl ForwardingBefore {
-    /// Reads the settings.
+    /// Reads the present settings.
     pub(super) fn read() -> Result<Self> {
         let entries = fs::read_dir(INTERFACES).attempt(|| format!("cannot list {INTERFACES}"))?;
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -49,7 +50,7 @@ impl ForwardingBefore {
         })
     }
 
-    /// Disables forwarding, and restores the other settings.
+    /// Disables forwarding, and restores the other settings that the kernel changes with it.
     pub(super) fn restore(&self) -> Result<()> {
         write(Path::new(SWITCH), "0")?;
         write(&setting(ALL, "accept_redirects"), &self.accept_redirects)?;
@@ -69,7 +70,7 @@ pub(super) fn is_on() -> Result<bool> {
     read(Path::new(SWITCH)).map(|value| value != "0")
 }
 
-/// Enables IPv4 forwarding, unless it is enabled.
+/// Enables IPv4 forwarding, if it is disabled.
 pub(super) fn switch_on() -> Result<()> {
     if is_on()? { Ok(()) } else { write(Path::new(SWITCH), "1") }
 }

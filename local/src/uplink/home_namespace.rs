@@ -1,4 +1,4 @@
-//! The network namespace in which a mesh was started. The command that cleans up has to find it again.
+//! The network namespace in which a mesh was started. `leno cleanup` has to find it again.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Attempt, Result};
 use crate::netns;
 
-/// The namespace of the calling thread.
+/// The file of the calling thread's namespace.
 const OWN: &str = "/proc/thread-self/ns/net";
 
 /// A network namespace, identified by its file.
@@ -30,7 +30,7 @@ impl HomeNamespace {
         fs::metadata(file).map(|meta| Self { device: meta.dev(), inode: meta.ino() })
     }
 
-    /// Runs `work` inside it on a new thread; `None` if it does not exist any more.
+    /// Runs `work` inside the namespace on a new thread; `None` if the namespace no longer exists.
     pub(super) fn within<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T> + Send,
@@ -44,7 +44,7 @@ impl HomeNamespace {
         netns::on_own_thread(inside)
     }
 
-    /// Opens the namespace, so that it stays. A namespace exists as long as it has a name or a process.
+    /// Opens the namespace, so that it continues to exist. A namespace is found by its name or by a process in it.
     fn find(&self) -> Option<File> {
         let own = [PathBuf::from(OWN)].into_iter();
         let named = entries(Path::new(netns::DIRECTORY));
@@ -52,7 +52,7 @@ impl HomeNamespace {
         let mut all = own.chain(named).chain(processes);
         all.find_map(|path| {
             let is_it = Self::of(&path).is_ok_and(|found| found == *self);
-            // If the process has ended in between, the path may belong to another one.
+            // If the process has ended since, the path may now belong to another process.
             if is_it { File::open(path).ok() } else { None }
         })
     }

@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 
-/// Longest time for a run of `nft`, which usually takes some ten milliseconds.
+/// Longest time for a run of `nft`, which usually takes about ten milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The setting that enables IPv6 forwarding.
+/// The file that enables IPv6 forwarding.
 const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
-/// The calling thread's routes, one per line.
+/// The file that lists the calling thread's IPv6 routes, one per line.
 const ROUTES_V6: &str = "/proc/thread-self/net/ipv6_route";
 
 /// Whether IPv6 is forwarded.
@@ -25,13 +25,13 @@ pub(super) fn forwards_ipv6() -> bool {
     fs::read_to_string(FORWARDING_V6).is_ok_and(|text| text.trim() != "0")
 }
 
-/// Whether there is a default route of IPv6.
+/// Whether the machine has an IPv6 default route.
 pub(super) fn has_ipv6_route() -> bool {
     fs::read_to_string(ROUTES_V6).is_ok_and(|routes| has_default(&routes))
 }
 
-/// The fields of a line: destination, length of its prefix, and others; the interface is last. The kernel's own routes
-/// that reject packets have the interface `lo`.
+/// Whether one of these routes is a default route. The fields of a line are destination, prefix length, and
+/// others; the interface is last. The kernel's own routes that reject packets have the interface `lo`.
 fn has_default(routes: &str) -> bool {
     routes.lines().any(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -39,7 +39,7 @@ fn has_default(routes: &str) -> bool {
     })
 }
 
-/// Applies rules with `nft`, in this namespace, or in that of the calling thread.
+/// Applies rules with `nft`, in the namespace `inside` or, if it is `None`, in that of the calling thread.
 pub(super) async fn nft(inside: Option<&Netns>, rules: &str) -> Result<()> {
     let output = run(inside, &["-f", "-"], rules).await?;
     match output.status.success() {
@@ -61,12 +61,13 @@ pub(super) async fn tables() -> Result<BTreeSet<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Whether it failed because `nft` is missing.
+/// Whether the error is that `nft` is missing.
 pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::Os { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-/// A chain that drops forwarded packets, if one can be found; not every firewall can be recognised.
+/// The name of a chain that probably drops forwarded packets. `None` if none is found; not every firewall can be
+/// recognised.
 pub(super) async fn firewall() -> Option<String> {
     let listed = run(None, &["list", "chains"], "").await.ok()?;
     dropping(&String::from_utf8_lossy(&listed.stdout))

@@ -1,4 +1,4 @@
-//! Which files were moved into place, as the kernel reports it. Such a file is complete at once, so its change can be
+//! Learns from the kernel which files were moved into place. Such a file is complete at once, so its change can be
 //! applied sooner than that of a file that a program may still be writing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use inotify::{EventMask, Inotify, WatchMask};
 
-/// Room for events of one reading.
+/// The size of the buffer for one read of events, in bytes.
 const EVENTS: usize = 16 * 1024;
-/// Most names that are kept. With more, all are forgotten, so that the longer wait applies.
+/// Most names that are kept. If there are more, all are dropped, and the longer wait applies to their files.
 const MAX_MOVED: usize = 10_000;
 
-/// The documents that were moved into place (rename) and not written since. Moves are missing that the file system does
-/// not report, or for which the kernel has no watch left.
+/// The documents that were moved into place (rename) and not written since. Moves are missing if the file system
+/// does not report them, or if the kernel has no watch left.
 #[derive(Debug)]
 pub(super) struct Moves {
     kernel: Inotify,
@@ -38,8 +38,8 @@ impl Moves {
         Ok(Self { kernel, directories, moved: BTreeSet::new() })
     }
 
-    /// Whether all of these, of which each may be named more than once, were moved into place and not written since. Forgets
-    /// those moves, so that a later edit that the kernel does not report is not taken for one of them.
+    /// Whether all of these files were moved into place and not written since; each may be given by several paths.
+    /// Forgets those moves, so that a later edit that the kernel does not report is not mistaken for one of them.
     pub(super) fn take_all<'a>(&mut self, paths: impl Iterator<Item = &'a PathBuf>) -> bool {
         self.read();
         let paths: BTreeSet<&PathBuf> = paths.collect();
@@ -50,7 +50,8 @@ impl Moves {
     fn read(&mut self) {
         let mut room = [0; EVENTS];
         loop {
-            // No more events is an error too (`WouldBlock`). After any other error the longer wait applies.
+            // The end of the events is an error as well (`WouldBlock`). After any other error the longer wait
+            // applies.
             let Ok(events) = self.kernel.read_events(&mut room) else { return };
             for event in events {
                 if event.mask.contains(EventMask::Q_OVERFLOW) || self.moved.len() >= MAX_MOVED {

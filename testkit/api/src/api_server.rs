@@ -1,4 +1,4 @@
-//! A real API server with its etcd, on loopback and without root.
+//! Runs a real API server with its etcd, on loopback and without root.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +20,7 @@ use crate::audit::{self, LoggedRead};
 
 /// How long any wait may take, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(180);
-/// Pause between two polls of a condition.
+/// Pause between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(50);
 /// The token of the administrator.
 const ADMIN: &str = "admin-of-the-test";
@@ -42,8 +42,8 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// The binary with etcd and the API server; `None` if there is none, and a line says that the test
-/// is skipped.
+/// The binary with etcd and the API server; `None` if there is no such binary; a line is then printed that says
+/// that the test is skipped.
 ///
 /// # Panics
 /// If `LENO_REQUIRE` has `kubernetes` and there is no binary.
@@ -59,13 +59,13 @@ pub fn binary() -> Option<PathBuf> {
     None
 }
 
-/// An API server and its etcd, which end when this is dropped. The methods panic if a step fails.
+/// An API server and its etcd. Dropping this ends both. The methods panic if a step fails.
 pub struct TestApiServer {
     kube: PathBuf,
     flags: Vec<String>,
     /// The API server's port on loopback.
     pub port: u16,
-    /// Bound to that port, but not listening; the API server shares it.
+    /// A socket that is bound to that port but does not listen. The API server shares the port.
     _reserved: TcpSocket,
     etcd: Child,
     server: Option<Child>,
@@ -81,7 +81,7 @@ impl TestApiServer {
         Self::start_with(kube, &[]).await
     }
 
-    /// The same with more flags of the API server.
+    /// Like [`start`](Self::start), with further flags of the API server.
     pub async fn start_with(kube: &Path, flags: &[&str]) -> Self {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let directory = tempfile::tempdir().unwrap();
@@ -94,8 +94,7 @@ impl TestApiServer {
             .args(["etcd", "--name=one", "--log-level=warn", "--unsafe-no-fsync"])
             .arg(format!("--data-dir={}", path.join("etcd").display()))
             .arg(format!("--listen-client-urls=unix://{}", path.join("etcd.sock").display()))
-            // No program uses these addresses: etcd has one member, and its only client uses the
-            // socket.
+            // No program uses these addresses: etcd has one member, and its only client uses the socket.
             .args(["--advertise-client-urls=http://127.0.0.1:2379"])
             .args(["--listen-peer-urls=http://127.0.0.1:0"])
             .args(["--initial-advertise-peer-urls=http://127.0.0.1:2380"])
@@ -105,8 +104,8 @@ impl TestApiServer {
             .stderr(File::create(path.join("etcd.log")).unwrap())
             .spawn()
             .unwrap();
-        // The API server does not accept port 0, so it gets a port that a socket of the bed reserves, also while no
-        // server runs. A connection or a listener of another test could take a port that is only free.
+        // The API server does not accept port 0. It gets a port that this socket reserves, even while no server
+        // runs. If the port were merely free, a connection or a listener of another test could take it.
         let reserved = TcpSocket::new_v4().unwrap();
         reserved.set_reuseport(true).unwrap();
         reserved.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
@@ -155,20 +154,20 @@ impl TestApiServer {
         connect(Some(&own), None).await.unwrap()
     }
 
-    /// Writes a kubeconfig with this token; `port` is the server's own or one that forwards to it.
+    /// Writes a kubeconfig with this token; `port` is the API server's own port or one that forwards to it.
     pub fn kubeconfig(&self, name: &str, port: u16, token: &str) -> PathBuf {
         kubeconfig(self.directory.path(), name, port, token)
     }
 
-    /// Creates the object, or changes it to what is given here.
+    /// Creates an object, or changes it to the given state.
     pub async fn apply(&self, object: Value) {
         let (api, name) = self.api(&object);
         let applied = apply(&api, "test", &name, &object).await;
         applied.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
-    /// Creates the object, for which the API server does less than for one that is applied.
-    /// Returns it as it is stored.
+    /// Creates an object. The API server does less work for this than for [`apply`](Self::apply). Returns the
+    /// stored object.
     pub async fn create(&self, object: Value) -> DynamicObject {
         let (api, name) = self.api(&object);
         let made = serde_json::from_value(object).unwrap();
@@ -184,7 +183,7 @@ impl TestApiServer {
         }
     }
 
-    /// The object as it would be stored, or the error if it would be rejected (dry run).
+    /// The object as the API server would store it, or the error if it would reject the object (dry run).
     pub async fn tried(&self, object: &Value) -> Result<Value, String> {
         let (api, _) = self.api(object);
         let try_only = PostParams { dry_run: true, ..PostParams::default() };
@@ -199,7 +198,7 @@ impl TestApiServer {
         api.patch(&name, &PatchParams::default(), patch).await.unwrap();
     }
 
-    /// Merges fields into an object; fields that are null are removed.
+    /// Merges fields into an object. Fields whose value is null are removed.
     pub async fn merge(&self, object: Value, fields: Value) {
         self.change(object, &Patch::Merge(fields)).await;
     }
@@ -217,7 +216,8 @@ impl TestApiServer {
         api.get_opt(&name).await.unwrap()
     }
 
-    /// Deletes an object without a grace period, and waits until it is gone, so that it can be created again at once.
+    /// Deletes an object without a grace period, and waits until it is gone, so that it can be created again at
+    /// once.
     pub async fn delete(&self, object: Value) {
         let (api, name) = self.api(&object);
         let before = api.get(&name).await.unwrap().metadata.uid;
@@ -230,7 +230,7 @@ impl TestApiServer {
         .await;
     }
 
-    /// The objects of these kinds, each kind as `apiVersion Kind`; as `Kind name`, sorted.
+    /// The objects of these kinds, each as `Kind name`, sorted. The kinds are given as `apiVersion Kind`.
     pub async fn names(&self, kinds: &[&str]) -> Vec<String> {
         let mut all = Vec::new();
         for one in kinds {
@@ -244,13 +244,13 @@ impl TestApiServer {
         all
     }
 
-    /// Whether the API server serves the kind of an object.
+    /// `Some` if the API server serves the kind of an object.
     pub async fn serves(&self, object: &Value) -> Option<()> {
         let (api, _) = self.api(object);
         api.list(&ListParams::default()).await.ok().map(drop)
     }
 
-    /// A token of a service account, for an audience and, if one is named, bound to a pod.
+    /// A token of a service account for an audience. If a pod is given, the token is bound to it.
     pub async fn token(
         &self,
         (namespace, account): (&str, &str),
@@ -308,14 +308,14 @@ impl TestApiServer {
 impl Drop for TestApiServer {
     fn drop(&mut self) {
         for child in self.server.iter_mut().chain([&mut self.etcd]) {
-            // Fails if a failed test has ended it already.
+            // Fails if a failed test has already ended the process.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The users of the API server beside service accounts, by their tokens.
+/// The users of the API server besides service accounts, each with a token.
 fn users() -> String {
     let kubelet =
         |node| format!("{},system:node:{node},{node},\"system:nodes\"\n", kubelet_token(node));
@@ -334,7 +334,7 @@ fn api_server(kube: &Path, path: &Path, (port, flags): (u16, &[String])) -> Chil
     let file = |flag: &str, name: &str| format!("--{flag}={}", path.join(name).display());
     Command::new(kube)
         .args(["kube-apiserver", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
-        // No Service leads to the API server; endpoints on loopback are refused.
+        // No Service leads to the API server, and it refuses endpoints on loopback.
         .arg("--endpoint-reconciler-type=none")
         .arg(format!("--secure-port={port}"))
         .arg("--permit-port-sharing=true")

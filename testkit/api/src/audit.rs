@@ -1,4 +1,4 @@
-//! What clients have read, according to the API server's audit log.
+//! Reads from the API server's audit log what clients have read.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// The files in a bed's directory.
+/// The names of the files in a bed's directory.
 pub(crate) const POLICY: &str = "audit.json";
 pub(crate) const LOG: &str = "audit.log";
 
@@ -22,14 +22,14 @@ pub struct LoggedRead {
 }
 
 impl LoggedRead {
-    /// Whether it reads all objects: as a list, or as the beginning of a watch.
+    /// Whether the client reads all objects: with a list, or at the beginning of a watch.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.is_list || self.query.contains("sendInitialEvents=true")
     }
 }
 
-/// Writes a policy by which lists and watches are recorded, with one line when their answer begins and one when it
+/// Writes an audit policy that records lists and watches, with one line when the answer begins and one when it
 /// ends.
 pub(crate) fn write_policy(directory: &Path) {
     let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
@@ -41,7 +41,7 @@ pub(crate) fn write_policy(directory: &Path) {
 pub(crate) fn reads(directory: &Path, program: &str) -> Vec<LoggedRead> {
     let text = fs::read_to_string(directory.join(LOG)).unwrap_or_default();
     let mut seen = BTreeSet::new();
-    // A server that was killed may have left half a line.
+    // A server that was killed may have left half a line at the end.
     let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of_program = events.filter(|event| {
         let agent = event["userAgent"].as_str().unwrap_or_default();

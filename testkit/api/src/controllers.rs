@@ -1,5 +1,5 @@
-//! Plays the controllers and kubelets of a cluster, as far as tests need them: finalises deleted
-//! namespaces, and sets the status of pods.
+//! Plays the controllers and kubelets of a cluster, as far as tests need them: finalises deleted namespaces, and
+//! sets the status of pods.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A namespace with its pods.
 type NamespacePods = Mutex<Option<(Namespace, Vec<Pod>)>>;
 
-/// A task that plays them until it is dropped.
+/// A task that plays controllers and kubelets until this is dropped.
 pub struct TestControllers {
     task: JoinHandle<()>,
     seen: Arc<NamespacePods>,
@@ -31,8 +31,8 @@ impl Drop for TestControllers {
 }
 
 impl TestControllers {
-    /// Finalises namespaces once they are deleted, and sets this status on new pods in namespaces
-    /// whose names begin with `beginning`.
+    /// Starts the task. It finalises deleted namespaces, and sets this status on new pods in namespaces whose
+    /// names begin with `beginning`.
     pub fn begin(bed: &TestApiServer, beginning: &'static str, status: Value) -> Self {
         let (client, seen) = (bed.admin.clone(), Arc::default());
         let shared = Arc::clone(&seen);
@@ -45,7 +45,7 @@ impl TestControllers {
         Self { task, seen }
     }
 
-    /// Such a namespace and its pods, from the round that saw the most pods.
+    /// A namespace with such a name, and its pods, from the round that saw the most pods.
     pub fn seen(&self) -> Option<(Namespace, Vec<Pod>)> {
         self.seen.lock().unwrap().clone()
     }
@@ -61,11 +61,11 @@ async fn look(client: &Client, (beginning, status): (&str, &Value), seen: &Names
             let there = pods.list(&ListParams::default()).await.unwrap().items;
             for pod in there.iter().filter(|pod| !is_going && is_new(pod)) {
                 let patch = Patch::Merge(json!({"status": status}));
-                // The pod may be deleted in the meantime by the program that made it.
+                // Meanwhile, the program that created the pod may delete it.
                 let _gone =
                     pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await;
             }
-            // The last pods that are made may be seen only after their namespace was deleted.
+            // The pods that were created last may be seen only after their namespace was deleted.
             let mut seen = seen.lock().unwrap();
             if seen.as_ref().is_none_or(|(_, pods)| pods.len() < there.len()) {
                 *seen = Some((namespace.clone(), there));
@@ -88,11 +88,11 @@ async fn finalize(client: &Client, namespace: &Namespace) {
     let path = format!("/api/v1/namespaces/{}/finalize", namespace.name_any());
     let request = http::Request::put(path).header("content-type", "application/json");
     let request = request.body(serde_json::to_vec(&empty).unwrap()).unwrap();
-    // Fails if an earlier round has finalised it already.
+    // Fails if an earlier round has already finalised it.
     let _gone = client.request_text(request).await;
 }
 
-/// Whether no status has been set on a pod yet.
+/// Whether a pod has no status yet.
 fn is_new(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     status.is_none_or(|status| status.conditions.is_none() && status.container_statuses.is_none())

@@ -24,12 +24,12 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::TestApiServer;
 
-/// The protocol of the WebSocket: the first byte of a message is its channel, and the first message of a channel
-/// is the port.
+/// The protocol of the WebSocket. The first byte of a message is its channel, and the first message of a channel
+/// contains the port.
 const PROTOCOL: &str = "v4.channel.k8s.io";
-/// The channel of the first port's bytes.
+/// The channel for the data of the first port.
 const BYTES: u8 = 0;
-/// The channel of the first port's error.
+/// The channel for errors of the first port.
 const ERROR: u8 = 1;
 /// Most bytes of a message.
 const MESSAGE: usize = 16 * 1024;
@@ -37,14 +37,14 @@ const MESSAGE: usize = 16 * 1024;
 /// The addresses that stand for pods, by `NAMESPACE/NAME`.
 type Pods = Arc<Mutex<HashMap<String, SocketAddr>>>;
 
-/// The kubelet of a node; dropping it ends it.
+/// The kubelet of a node. Dropping this ends the kubelet.
 pub struct Kubelet {
     pods: Pods,
     running: JoinHandle<()>,
 }
 
 impl Kubelet {
-    /// Starts one, and creates a node of this name whose kubelet it is.
+    /// Starts a kubelet, and creates a node with this name that the kubelet belongs to.
     pub async fn start(bed: &TestApiServer, node: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -59,14 +59,15 @@ impl Kubelet {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (acceptor, known) = (acceptor.clone(), Arc::clone(&known));
-                // A client that leaves ends its connection with an error.
+                // If the client leaves, the connection ends with an error.
                 tokio::spawn(async move { forward(stream, acceptor, known).await.ok() });
             }
         });
         Self { pods, running }
     }
 
-    /// Forwards port-forwards for a pod (`shop/web-0`) to this address. Those for other pods are refused.
+    /// Forwards port-forwards for a pod (`shop/web-0`) to this address. Port-forwards for unknown pods are
+    /// refused.
     pub fn lead(&self, pod: &str, to: SocketAddr) {
         self.pods.lock().unwrap().insert(pod.to_owned(), to);
     }
@@ -78,7 +79,7 @@ impl Drop for Kubelet {
     }
 }
 
-/// TLS with a certificate of its own: the API server does not verify it unless told to.
+/// TLS with a self-signed certificate, which the API server does not verify by default.
 fn acceptor() -> TlsAcceptor {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();

@@ -42,7 +42,7 @@ pub fn slice(service: &str, pods: &[&str]) -> Value {
         "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>()})
 }
 
-/// A route of the service `web` to one backend.
+/// A route of the service `web` with one backend.
 pub fn http_route(name: &str, backend: &str) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
     "metadata": {"name": name, "namespace": "shop"},
@@ -85,7 +85,7 @@ pub fn backend_tls_policy_definition() -> Value {
     definition("BackendTLSPolicy", "backendtlspolicies", &any())
 }
 
-/// A definition of a kind of the Gateway API with any spec and this status.
+/// The definition of a kind of the Gateway API, with any spec and this status.
 fn definition(kind: &str, plural: &str, status: &Value) -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
     "metadata": {"name": format!("{plural}.gateway.networking.k8s.io"), "annotations": {
@@ -105,7 +105,7 @@ fn any() -> Value {
     json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// A service of the shop that is outside of the mesh, with its DNS name there.
+/// A service of the shop that is outside the mesh, with its DNS name.
 pub fn outside(name: &str, host: &str) -> [Value; 2] {
     let mut slice = slice(name, &[]);
     slice["addressType"] = "FQDN".into();
@@ -113,7 +113,7 @@ pub fn outside(name: &str, host: &str) -> [Value; 2] {
     [service(name, 80), slice]
 }
 
-/// A policy for TLS to a service of the shop, with the authorities of a `ConfigMap`.
+/// A policy for TLS to a service of the shop; a `ConfigMap` contains the certificate authorities.
 pub fn backend_tls_policy(service: &str, authorities: &str) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
     "metadata": {"name": service, "namespace": "shop"},
@@ -124,7 +124,7 @@ pub fn backend_tls_policy(service: &str, authorities: &str) -> Value {
     }})
 }
 
-/// A `ConfigMap` of the shop.
+/// A `ConfigMap` in the shop's namespace with one entry.
 pub fn texts(name: &str, key: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {key: text},
         "metadata": {"name": name, "namespace": "shop"}})
@@ -141,7 +141,7 @@ pub fn traffic_policy(service: &str, more: &Value) -> Value {
     policy
 }
 
-/// A condition from a route's status, which must have exactly one parent.
+/// A condition in a route's status, which must have exactly one parent.
 pub fn condition<'r>(route: &'r DynamicObject, kind: &str) -> Option<&'r Value> {
     let parents = route.data.get("status")?.get("parents")?.as_array()?;
     let [parent] = &parents[..] else { return None };

@@ -1,20 +1,20 @@
-//! A relay in front of an API server, which can be cut while the server itself keeps running.
+//! A relay in front of an API server. The connection can be cut while the server itself keeps running.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Relays connections to a port of loopback. Dropping it ends all of them.
+/// Relays connections to a port on loopback. Dropping this ends all of them.
 pub struct Relay {
-    /// Its own port.
+    /// The port of the relay.
     pub port: u16,
     open: watch::Sender<bool>,
     running: JoinHandle<()>,
 }
 
 impl Relay {
-    /// Starts one to this port.
+    /// Starts a relay to this port.
     pub async fn start(to: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -29,7 +29,7 @@ impl Relay {
                         copy_bidirectional(&mut client, &mut server).await
                     };
                     tokio::select! {
-                        // The two ends of the connection notice how it ends.
+                        // If the connection ends by itself, both sides see how.
                         _ = relayed => {}
                         _ = opened.wait_for(|open| !open) => {}
                     }

@@ -1,9 +1,9 @@
 //! Crafted requests of an adversary, each with the outcomes that are permitted.
 //!
-//! Every case is sent through each plane of a real proxy in this process ([`crate::proxy`]), in front of an
-//! application that parses HTTP strictly. The proxy must forward a request with the only meaning that the RFCs give
-//! it, or refuse it; the application must never receive bytes that can be read in two ways. Each family of cases has
-//! a generator:
+//! Every case is sent through each plane of a real proxy in this process ([`crate::proxy`]) to an application that
+//! parses HTTP strictly. The proxy must forward a request with the only meaning that the RFCs give it, or refuse
+//! it. The application must never receive bytes that can be read in two ways. Each family of cases has a
+//! generator:
 //!
 //! | module | families |
 //! |---|---|
@@ -19,13 +19,13 @@ mod streams;
 
 use crate::proxy::{Config, Exchanged, Planes, exchange};
 
-/// The target of smuggled requests: cases hide it where only a wrong parser finds a request.
+/// The target of smuggled requests. Cases hide it where only a parser that errs finds a request.
 const HIDDEN: &str = "/smuggled";
 
 /// One crafted connection.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The family, and what is special about this case.
+    /// The family, and what distinguishes this case within it.
     pub name: String,
     /// The bytes that the client sends.
     pub sent: Vec<u8>,
@@ -36,10 +36,11 @@ pub struct Case {
 /// The permitted outcomes of a case.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// The requests that the application may receive: all of them, or none if a refusal is permitted as well.
+    /// The requests that the application may receive. It must receive all of them; if a refusal is permitted as
+    /// well, it may also receive none.
     pub requests: Vec<ParsedRequest>,
-    /// The statuses with which the proxy may refuse instead. Closing the connection or stream without a response is
-    /// a refusal, too. Empty if the proxy must forward.
+    /// The statuses with which the proxy may refuse instead. Closing the connection or the stream without a
+    /// response counts as a refusal as well. Empty if the proxy must forward.
     pub refused: &'static [u16],
 }
 
@@ -52,7 +53,7 @@ pub struct ParsedRequest {
     pub target: String,
     /// The content.
     pub body: Vec<u8>,
-    /// A field that it must have, if the case is about one.
+    /// A field that the request must have, if the case concerns a field.
     pub field: Option<(String, Vec<u8>)>,
 }
 
@@ -67,23 +68,24 @@ impl ParsedRequest {
 }
 
 impl Case {
-    /// The proxy must forward this.
+    /// A case that the proxy must forward.
     fn forwarded(name: String, sent: impl Into<Vec<u8>>, requests: Vec<ParsedRequest>) -> Self {
         Self { name, sent: sent.into(), expected: Expected { requests, refused: &[] } }
     }
 
-    /// The proxy must refuse, and no application may receive a request.
+    /// A case that the proxy must refuse, so that no application receives a request.
     fn refused(name: String, sent: impl Into<Vec<u8>>) -> Self {
         Self::either(name, sent, Vec::new())
     }
 
-    /// The proxy may forward this or refuse.
+    /// A case that the proxy may either forward or refuse.
     fn either(name: String, sent: impl Into<Vec<u8>>, requests: Vec<ParsedRequest>) -> Self {
         Self { name, sent: sent.into(), expected: Expected { requests, refused: &REFUSALS } }
     }
 }
 
-/// The statuses of a refusal: a bad or too long request, an expectation, a method or version that is not supported.
+/// The statuses of a refusal: for a bad or too long request, an unmet expectation, or an unsupported method or
+/// version.
 const REFUSALS: [u16; 10] = [400, 403, 405, 411, 413, 414, 417, 431, 501, 505];
 
 /// All cases.
@@ -92,7 +94,7 @@ pub fn cases() -> Vec<Case> {
     [lines::cases(), fields::cases(), framing::cases(), streams::cases()].concat()
 }
 
-/// Sends a case through a plane.
+/// Sends a case through some planes.
 ///
 /// # Errors
 /// A description of what the application or the client received wrongly.
@@ -154,7 +156,8 @@ fn is_same(got: &crate::proxy::Received, expected: &ParsedRequest) -> bool {
         && expected.field.as_ref().is_none_or(has)
 }
 
-/// A target in origin form. A proxy may keep the absolute form, whose meaning is the same (RFC 9112 section 3.2.2).
+/// The origin form of a target. A proxy may keep the absolute form, which has the same meaning (RFC 9112 section
+/// 3.2.2).
 fn path(target: &str) -> String {
     let Some((scheme, rest)) = target.split_once("://") else { return target.to_owned() };
     if scheme.contains(['/', '?']) {

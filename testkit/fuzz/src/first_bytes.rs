@@ -1,12 +1,12 @@
-//! Protocol detection and the ClientHello, over ever longer beginnings of the input: a verdict must not
-//! change when more bytes follow, and there must be one once the bound of peeked bytes is reached.
+//! Fuzzes protocol detection and the ClientHello parser with longer and longer beginnings of the input. A verdict
+//! must not change when more bytes follow, and there must be a verdict once the limit of peeked bytes is reached.
 
 use std::time::Duration;
 
 use leno_transport::{Hello, MAX_PEEKED, Opening, Speaker, Verdict, Waits, judge};
 use leno_types::Protocol;
 
-/// To save time, beginnings longer than 64 bytes are only tried at multiples of this length.
+/// To save time, beginnings longer than 64 bytes are tried only at multiples of this length.
 const STEP: usize = 97;
 
 const EXPECTED: [Protocol; 4] =

@@ -1,4 +1,4 @@
-//! Sends raw frames of a server to Leno's HTTP/2 client, which has two requests in flight.
+//! Fuzzes Leno's HTTP/2 client with raw frames of a server, while two requests are in progress.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::quiet::{self, PIPE};
 /// An empty SETTINGS frame.
 const OPENING: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
 
-/// The first byte chooses the size of the pieces in which the rest is sent.
+/// Runs the target. The first byte selects the size of the pieces in which the rest is sent.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&first, frames)) = bytes.split_first() else { return };
     quiet::run(async {

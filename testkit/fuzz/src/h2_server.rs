@@ -1,5 +1,5 @@
-//! Sends raw frames of a client to Leno's HTTP/2 server and to that of the `h2` crate, which must
-//! see the same requests.
+//! Sends raw frames of a client both to Leno's HTTP/2 server and to that of the `h2` crate. Both must see the same
+//! requests.
 //!
 //! If only one of them accepts a request, the other must have refused it with RST_STREAM or GOAWAY.
 //! If both accept it, its heads, bodies and trailers are equal.
@@ -17,7 +17,7 @@ use crate::quiet::{self, PIPE};
 /// The preface (RFC 9113 section 3.4), and an empty SETTINGS frame.
 const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The same limits for both servers.
+/// The limits that both servers have.
 const MAX_STREAMS: u32 = 100;
 const MAX_LIST: u32 = 16 * 1024;
 
@@ -32,20 +32,20 @@ struct ReceivedRequest {
 
 type Requests = Rc<RefCell<BTreeMap<u32, ReceivedRequest>>>;
 
-/// The requests that one side has refused or cancelled.
+/// The streams that one side has refused or cancelled.
 #[derive(Debug, Default)]
 struct CancelledStreams {
     streams: BTreeSet<u32>,
     goaway: bool,
 }
 
-/// The first byte chooses the size of the pieces in which Leno's server gets the rest.
+/// Runs the target. The first byte selects the size of the pieces in which Leno's server gets the rest.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&first, frames)) = bytes.split_first() else { return };
     let wire = [OPENING, frames].concat();
     let (ours, our_refused) = quiet::run(ours(&wire, usize::from(first) * 8 + 1));
     let (theirs, their_refused) = quiet::run(theirs(&wire));
-    // A request that the client itself cancelled need not be seen by either server.
+    // Neither server needs to see a request that the client itself has cancelled.
     let given_up = refusals(frames);
     for (id, request) in ours.iter().filter(|(id, _)| !refused(&given_up, **id)) {
         match theirs.get(id) {
@@ -117,7 +117,7 @@ async fn read_ours(mut stream: leno_h2::Stream, requests: Requests) {
     }
     let trailers = stream.trailers().map(|trailers| sorted(&trailers)).unwrap_or_default();
     with(&requests, id, |seen| (seen.trailers, seen.ended) = (trailers, true));
-    // Dropping the stream now would reset it.
+    // Dropping the stream now would reset it, so this waits.
     stream.closed().await;
 }
 
@@ -154,14 +154,14 @@ async fn read_theirs(
     let id: u32 = body.stream_id().into();
     while let Some(piece) = body.data().await {
         let Ok(piece) = piece else { return };
-        // Fails only for an ended stream.
+        // Fails only if the stream has ended.
         let _ended = body.flow_control().release_capacity(piece.len());
         with(&requests, id, |seen| seen.body.extend_from_slice(&piece));
     }
     let Ok(trailers) = body.trailers().await else { return };
     let trailers = trailers.map(|map| of_map(&map)).unwrap_or_default();
     with(&requests, id, |seen| (seen.trailers, seen.ended) = (trailers, true));
-    // Dropping the stream now would reset it.
+    // Dropping the stream now would reset it, so this waits.
     let _reset = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
 }
 

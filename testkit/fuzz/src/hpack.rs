@@ -1,17 +1,17 @@
-//! Field sections of one connection: limits cut sections short and change nothing else, and fields
-//! that are decoded and encoded again are decoded equally by Leno's decoder and by loona-hpack.
+//! Fuzzes the field sections of one connection. A limit may cut a section short but must change nothing else. When
+//! decoded fields are encoded again, Leno's decoder and loona-hpack must decode the result equally.
 
 use leno_hpack::{Block, DecodeError, Decoder, Encoder, Limits, Outcome};
 
 const LIMITS: Limits = Limits { list_bytes: 4096, fields: 40 };
 const WIDE: Limits = Limits { list_bytes: 1 << 24, fields: usize::MAX };
 
-/// One more than the number of repetitions after which an encoder reuses a section without encoding
-/// it again.
+/// How many times a section is relayed: one more than the repetitions after which an encoder reuses a section
+/// without encoding it again.
 const REPEATED: usize = 4;
 
-/// Reads the input as the field sections of one connection, each after its length in two octets.
-/// The first octet chooses the size of the table, and whether each section is relayed repeatedly.
+/// Runs the target. The input consists of the field sections of one connection, each after its length in two
+/// octets. The first octet selects the size of the table, and whether each section is relayed repeatedly.
 pub(crate) fn run(input: &[u8]) {
     let Some((&first, mut rest)) = input.split_first() else { return };
     let table = usize::from(first) * 32;
@@ -51,8 +51,8 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// The other implementation rejects a section that consists of a table size update alone, but only
-/// after applying it.
+/// Compares both decoders' results. The other implementation rejects a section that consists only of a table size
+/// update, but only after applying it.
 fn same(block: &Block, theirs: Option<Vec<(Vec<u8>, Vec<u8>)>>) {
     if block.is_empty() {
         return assert!(theirs.is_none_or(|fields| fields.is_empty()));

@@ -1,5 +1,5 @@
-//! HTTP/1 messages, heads and bodies: however they are cut into pieces, the parser finds the same
-//! messages or the same error, and requests that it accepts mean the same to httparse.
+//! Fuzzes HTTP/1 messages, heads and bodies. However the input is cut into pieces, the parser must find the same
+//! messages or the same error; and requests that it accepts must mean the same to httparse.
 
 use leno_http::{BodyError, BodyWalker, Framing, HeadError, Limits, RequestHead, ResponseHead};
 
@@ -12,10 +12,10 @@ pub(crate) enum ParseOutcome {
     Body(BodyError),
 }
 
-/// The first byte chooses the kind of messages, and the size of the pieces.
+/// Runs the target. The first byte selects the kind of messages, and the size of the pieces.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&first, stream)) = bytes.split_first() else { return };
-    // An error within a line is reported at the end of the line at the latest.
+    // An error within a line is reported at the end of the line at the latest, so the input must end a line.
     let mut stream = stream.to_vec();
     if stream.last() != Some(&b'\n') {
         stream.push(b'\n');
@@ -88,7 +88,7 @@ fn messages<H>(
     found
 }
 
-/// The length of a body with this framing; `None` if it goes on beyond the end.
+/// The length of a body with this framing; `None` if the body does not end within the bytes.
 fn body(bytes: &[u8], framing: Framing, step: usize) -> Result<Option<usize>, BodyError> {
     let mut walker = BodyWalker::new(framing);
     let mut length = 0;
@@ -101,7 +101,7 @@ fn body(bytes: &[u8], framing: Framing, step: usize) -> Result<Option<usize>, Bo
     Ok(walker.finish().then_some(length))
 }
 
-/// Compares the heads of the requests with another parser. It rejects targets that are not UTF-8,
+/// Compares the heads of the requests with the results of httparse. httparse rejects targets that are not UTF-8,
 /// which many servers accept.
 fn assert_httparse_agrees(stream: &[u8], found: &[ParseOutcome]) {
     if std::str::from_utf8(stream).is_err() {

@@ -1,5 +1,5 @@
-//! Fuzz targets for every parser of untrusted input and for the whole proxy: each states properties that
-//! hold for any input.
+//! Fuzz targets for every parser of untrusted input and for the whole proxy. Each checks properties that must hold
+//! for any input.
 //!
 //! A [`Target`] takes bytes and panics if a property does not hold. Two programs run them:
 //!
@@ -10,8 +10,8 @@
 //!     libFuzzer ────► leno-fuzz         mutated for coverage, by `make fuzz`
 //! ```
 //!
-//! libFuzzer needs no nightly compiler: flags of the stable one insert the coverage counters
-//! (`scripts/fuzz.sh`). It is only built with the feature `engine`.
+//! libFuzzer needs no nightly compiler, because flags of the stable compiler insert the coverage counters
+//! (`scripts/fuzz.sh`). It is built only with the feature `engine`.
 //!
 //! The target `proxy` runs both planes on scripted sockets, with a clock that only the script advances. Its
 //! inputs are decoded into a configuration, requests, responses and an order of events, so that any bytes
@@ -36,10 +36,10 @@ mod translate;
 mod wire;
 mod yaml;
 
-/// One parser, several parsers of the same bytes, or the whole proxy.
+/// A fuzz target: a parser, several parsers of the same bytes, or the whole proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and that of its folder in `corpus`.
+    /// The name of the target and of its folder in `corpus`.
     pub name: &'static str,
     /// Panics if a property does not hold for these bytes.
     pub run: fn(&[u8]),
@@ -59,7 +59,7 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "proxy", run: proxy::run },
 ];
 
-/// The target of this name.
+/// The target with this name.
 #[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)

@@ -61,7 +61,7 @@ thread_local! {
     static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Panics if a property does not hold.
+/// Runs the target. Panics if a property does not hold.
 pub(crate) fn run(bytes: &[u8]) {
     let violations = play(&Case::decode(bytes));
     assert!(violations.is_empty(), "{}", violations.join("\n"));

@@ -1,14 +1,14 @@
-//! Runs futures until nothing moves any more. Nothing here waits for the clock, so a run ends when
-//! a peer would wait.
+//! Runs futures until nothing moves any more. Nothing here waits for the clock, so a run ends as soon as a peer
+//! would have to wait.
 
 use tokio::runtime::Runtime;
 use tokio::task::{LocalSet, yield_now};
 
-/// The capacity of a pipe: more than the longest input.
+/// The capacity of a pipe, in bytes; larger than the longest input.
 pub(crate) const PIPE: usize = 256 * 1024;
 
-/// Turns of the event loop that count as quiet. Each side of a connection makes progress in every
-/// turn.
+/// The number of turns of the event loop after which the run counts as quiet. Each side of a connection makes
+/// progress in every turn.
 const TURNS: usize = 100;
 
 thread_local! {

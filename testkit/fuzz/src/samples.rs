@@ -1,16 +1,16 @@
-//! Reads payload samples of several connections, as the kernel takes them, with the reader of each protocol, including
-//! messages that continue in the next sample.
+//! Fuzzes the readers of payload samples of several connections, as the kernel takes the samples. Each protocol
+//! has a reader; messages may continue in the next sample.
 
 use std::collections::BTreeMap;
 
 use leno_bpf_abi::flow::{FLOW_SAMPLE_BYTES, FlowSample};
 use leno_flows::{SampledRequest, read_samples};
 
-/// The ports of the connections' servers. DNS is recognised by its port.
+/// The server ports of the connections. DNS is recognised by its port.
 const PORTS: [u16; 4] = [80, 53, 6379, 3306];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Most bytes of a kind or a result, as in a row of the kernel's table.
+/// The most bytes of a kind or a result. A row of the kernel's table has the same limit.
 const LONGEST_WORD: usize = 15;
 
 /// The flags in the first octet of a sample.
@@ -20,8 +20,9 @@ const IS_LONGER: u8 = 4;
 const IS_UDP: u8 = 8;
 const OTHER_CONNECTION: u8 = 16;
 
-/// Reads the samples in the input, and checks the results. Each sample begins with an octet with flags, such as
-/// [`OF_CLIENT`], and the number of its connection, and an octet with half of its length. Then comes its payload.
+/// Reads the samples in the input, and checks the results. Each sample starts with an octet that contains flags,
+/// such as [`OF_CLIENT`], and the number of its connection. The next octet is half of its length. The payload
+/// follows.
 pub(crate) fn run(input: &[u8]) {
     let samples = decode(input);
     let found = read_samples(&samples);
@@ -53,7 +54,7 @@ fn counts(found: &[SampledRequest]) -> BTreeMap<(&str, &str, &str), usize> {
 #[derive(Clone, Copy, Default)]
 struct Connection {
     opened_ns: u64,
-    /// The sequence numbers of both sides, and which one spoke last.
+    /// The sequence numbers of both sides, and the side that sent last.
     next: [u32; 2],
     talker: Option<bool>,
 }
@@ -92,7 +93,7 @@ fn decode(mut input: &[u8]) -> Vec<FlowSample> {
         sample.turns = u8::from(connection.talker != Some(by_client));
         *next = next.wrapping_add(payload);
         connection.talker = Some(by_client);
-        // The kernel has no sample of a frame without payload.
+        // The kernel takes no sample of a frame without payload.
         samples.extend((!bytes.is_empty()).then_some(sample));
     }
     samples

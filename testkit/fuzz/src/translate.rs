@@ -1,5 +1,5 @@
-//! Requests and responses through proxies, HTTP/1 to HTTP/1, over HTTP/2 and from HTTP/2: the other
-//! end receives the same messages, and no others.
+//! Fuzzes the translation of requests and responses by proxies: from HTTP/1 to HTTP/1, over HTTP/2, and from
+//! HTTP/2. The other end must receive the same messages, and no others.
 //!
 //! ```text
 //! 0: client ─ HTTP/1 ─► proxy ─ HTTP/1 ─► application
@@ -24,11 +24,11 @@ use crate::quiet::{self, PIPE};
 /// The preface (RFC 9113 section 3.4), and an empty SETTINGS frame.
 const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The number of paths that a message may take.
+/// The number of paths through proxies, as in the drawing.
 const WAYS: u8 = 4;
 
-/// The bytes that applications received, one entry for each connection, in the order of their
-/// opening.
+/// The bytes that applications received: one entry for each connection, in the order in which connections were
+/// opened.
 type Received = Rc<RefCell<Vec<Vec<u8>>>>;
 
 /// The application: records what it receives, and sends `answer` after the first bytes of each
@@ -39,15 +39,15 @@ struct Application {
     answer: Rc<[u8]>,
 }
 
-/// The part of a request that decides what is requested.
+/// The parts of a request that decide what it requests.
 #[derive(Debug, PartialEq, Eq)]
 struct RequestKey {
     method: String,
     target: Vec<u8>,
 }
 
-/// The first byte chooses the path, the next two the length of the client's bytes; the rest is the
-/// application's response.
+/// Runs the target. The first byte selects the path, the next two give the length of the client's bytes, and the
+/// rest is the application's response.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&[way, high, low], rest)) = bytes.split_first_chunk::<3>() else { return };
     let length = usize::from(u16::from_be_bytes([high, low])).min(rest.len());
@@ -59,7 +59,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let received: Vec<Vec<RequestKey>> =
         received.take().iter().map(|bytes| requests(bytes)).collect();
     if way > 0 {
-        // Each stream gets a connection of its own to the application.
+        // Each stream has its own connection to the application.
         let smuggled = received.iter().find(|asked| asked.len() > 1);
         assert!(smuggled.is_none(), "one stream asked for {smuggled:?}");
     }
@@ -68,7 +68,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
     let asked: Vec<RequestKey> = received.into_iter().flatten().collect();
     let sent = requests_of_client(said);
-    // Over HTTP/2 targets have another form, and requests may overtake each other.
+    // Over HTTP/2, targets have another form, and requests may overtake each other.
     assert!(asked.len() <= sent.len(), "{asked:?} of {sent:?}");
     if way == 0 {
         assert_eq!(asked[..], sent[..asked.len()], "others were asked for");
@@ -82,20 +82,21 @@ async fn through(way: u8, said: &[u8], application: Application) -> Vec<u8> {
         0 => drop(spawn_local(by_http1(near, application))),
         1 => drop(spawn_local(by_http2(near, application))),
         _ => {
-            // The preface goes first: a proxy that fails before it has all of it sends nothing back.
+            // The preface is sent first, because a proxy that fails before it has read all of it sends nothing
+            // back.
             far.write_all(OPENING).await.expect("the pipe takes it");
             drop(spawn_local(from_http2(near, application, way == 3)));
         }
     }
     far.write_all(said).await.expect("the pipe takes it");
     quiet::settle().await;
-    // The client shuts down its direction, and first reads what was sent to it.
+    // The client shuts down its sending direction, but first reads what was sent to it.
     let mut heard = Vec::new();
     let _ended = far.shutdown().await;
     let read = far.read_to_end(&mut heard);
     tokio::select! {
         biased;
-        // A cut connection ends as well.
+        // This happens for a connection that was cut as well.
         _ended = read => {}
         () = quiet::settle() => {}
     }
@@ -174,7 +175,7 @@ impl Application {
     }
 }
 
-/// The requests that an application received; the last one may be cut off, but none is malformed.
+/// The requests that an application received. The last one may be cut off, but none may be malformed.
 fn requests(mut bytes: &[u8]) -> Vec<RequestKey> {
     let mut asked = Vec::new();
     while !bytes.is_empty() {
@@ -222,11 +223,10 @@ fn asked_by(head: &RequestHead, bytes: &[u8]) -> RequestKey {
     RequestKey { method: view.method().into(), target: view.target().to_vec() }
 }
 
-/// Checks what the client received: at most one response for each request, of which the last may be
-/// cut off.
+/// Checks what the client received: at most one response for each request; the last one may be cut off.
 fn responses(mut bytes: &[u8], asked: &[RequestKey]) {
     let limits = Limits { headers: 1000, ..Limits::default() };
-    // An unreadable request gets a response, too.
+    // A request that cannot be parsed gets a response as well.
     let mut left = asked.len() + 1;
     let mut asked = asked.iter();
     while !bytes.is_empty() {
@@ -252,7 +252,8 @@ fn responses(mut bytes: &[u8], asked: &[RequestKey]) {
         let mut walker = BodyWalker::new(head.framing(asked.is_some_and(|it| it.method == "HEAD")));
         match walker.walk(&bytes[head.len()..]) {
             Ok(length) if walker.is_done() => bytes = &bytes[head.len() + length..],
-            // Cut off, or malformed at a point where the proxy had forwarded the beginning already.
+            // The response was cut off, or it is malformed at a point before which the proxy had already forwarded
+            // it.
             _ => return,
         }
     }

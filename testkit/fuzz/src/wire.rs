@@ -1,5 +1,4 @@
-//! Messages of the control plane: values that were decoded are equal after encoding and decoding
-//! them again.
+//! Fuzzes messages of the control plane: a decoded value must be the same after it is encoded and decoded again.
 
 use leno_wire::decode::{AddressResource, address, server_policy};
 use leno_wire::{ADDRESS_TYPE, SERVER_POLICY_TYPE, encode, names, proto};

@@ -1,5 +1,5 @@
-//! YAML documents: accepted ones are equal after writing and parsing them again; rejected ones name
-//! at least one problem.
+//! Fuzzes YAML documents: accepted documents must be the same after they are written and parsed again; for
+//! rejected ones, at least one problem must be named.
 
 use leno_resources::{parse, to_yaml};
 

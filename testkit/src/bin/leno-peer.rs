@@ -14,7 +14,7 @@ enum Command {
     Http {
         #[command(flatten)]
         listen: Listen,
-        /// Sent as header x-served-by; the host name without it
+        /// The value of the header x-served-by in responses [default: the host name]
         #[arg(long)]
         name: Option<String>,
     },

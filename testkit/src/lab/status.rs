@@ -1,4 +1,4 @@
-//! The status file of `leno up`, read by code that is independent of the one that writes it.
+//! Reads the status file of `leno up`. This code is independent of the code that writes the file.
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ pub struct Status {
     pub controller: Option<u32>,
     /// The network namespace of the bridge.
     pub switch_netns: String,
-    /// Why the last edit was rejected.
+    /// Why the last edit was rejected; `None` if it was accepted.
     pub refused_edit: Option<String>,
     /// All instances.
     pub instances: Vec<Instance>,
@@ -31,17 +31,17 @@ pub struct Instance {
     pub addresses: Vec<IpAddr>,
     /// Whether it has a proxy.
     pub meshed: bool,
-    /// The backend that captures it.
+    /// The backend that captures its traffic.
     pub capture: Option<String>,
-    /// `running` when its application runs.
+    /// Its phase, which is `running` while its application runs.
     pub phase: String,
     /// Whether it receives traffic.
     pub ready: bool,
-    /// How often its application was restarted.
+    /// How many times its application was restarted.
     pub restarts: u32,
-    /// How often its proxy was restarted.
+    /// How many times its proxy was restarted.
     pub proxy_restarts: u32,
-    /// How its proxy ended the last time.
+    /// How its proxy last ended.
     pub proxy_ended: Option<String>,
     /// Where its proxy runs.
     pub proxy: Option<ProxyProcess>,
@@ -52,9 +52,9 @@ pub struct Instance {
 /// Where the proxy of an instance runs.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ProxyProcess {
-    /// The group whose node proxy serves it; `None`: it has a sidecar.
+    /// The group whose node proxy serves the instance; `None` if the instance has a sidecar.
     pub group: Option<String>,
-    /// The control group of its process.
+    /// The control group of the proxy's process.
     pub cgroup: PathBuf,
 }
 
@@ -101,19 +101,19 @@ impl Status {
 }
 
 impl Instance {
-    /// The group whose node proxy serves it, if one does.
+    /// The group whose node proxy serves the instance; `None` if the instance has a sidecar.
     #[must_use]
     pub fn group(&self) -> Option<&str> {
         self.proxy.as_ref()?.group.as_deref()
     }
 
-    /// The control group of its proxy; in node mode, of the node proxy of its group.
+    /// The control group of its sidecar or, in node mode, of its group's node proxy.
     pub fn proxy_cgroup(&self) -> Result<&Path> {
         let proxy = self.proxy.as_ref().with_context(|| format!("{} has no proxy", self.name))?;
         Ok(&proxy.cgroup)
     }
 
-    /// The control group of its broker, in node mode.
+    /// The control group of its broker, which exists in node mode.
     pub fn broker_cgroup(&self) -> Result<PathBuf> {
         ensure!(self.group().is_some(), "{} has a sidecar", self.name);
         let group = self.surroundings.cgroup.parent().context("a control group has a parent")?;
@@ -121,7 +121,7 @@ impl Instance {
     }
 }
 
-/// The control groups of mesh `name` in every cgroup2 hierarchy that is mounted.
+/// The control groups of the mesh `name` in every mounted cgroup2 hierarchy.
 pub(super) fn cgroups(name: &str) -> Result<Vec<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let cgroup2 = mounts.lines().filter_map(|line| {

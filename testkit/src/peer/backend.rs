@@ -12,13 +12,13 @@ use tokio::net::TcpStream;
 use super::http::{Request, Wire};
 use super::script::checksum;
 
-/// Largest body of a response.
+/// Largest body of a response, in bytes.
 const MAX_SIZE: usize = 64 * 1024 * 1024;
-/// Most interim responses before a final one.
+/// Most interim responses before the final one.
 const MAX_HINTS: usize = 8;
 /// Interim response 103 of RFC 8297.
 const EARLY_HINTS: &str = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n";
-/// The repeated content of bodies: with the alphabet, a shifted or lost byte changes the checksum.
+/// The repeated content of bodies. Because it is the alphabet, a shifted or lost byte changes the checksum.
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 
 /// The plain HTTP backend.
@@ -42,7 +42,7 @@ const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 /// and checksum, trailers, and both addresses of the connection.
 #[derive(Clone, Debug, Default)]
 pub struct Backend {
-    /// Sent as header `x-served-by`.
+    /// The value of the header `x-served-by`.
     pub name: String,
 }
 
@@ -72,7 +72,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Responds; false if the connection is to be closed.
+    /// Responds to a request; returns false if the connection must be closed.
     async fn respond(&self, wire: &mut Wire, request: &Request) -> Result<bool> {
         let refuse = request.query("refuse").is_some();
         let default = if refuse && request.header("expect").is_some() { 417 } else { 200 };
@@ -166,7 +166,7 @@ async fn send_chunks(
     Ok(stream.write_all(&out).await?)
 }
 
-/// Switches to the protocol that the client asks for, and echoes bytes.
+/// Switches to the protocol that the client requests, and echoes bytes.
 async fn upgrade(wire: &mut Wire, protocol: &str) -> Result<()> {
     let head = format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: {protocol}\r\n\r\n"
@@ -176,15 +176,15 @@ async fn upgrade(wire: &mut Wire, protocol: &str) -> Result<()> {
     super::server::echo(&mut wire.stream).await
 }
 
-/// Shuts down the sending direction and reads until the client closes, so that the client sees the
-/// response and not a reset (RFC 9112 section 9.6).
+/// Shuts down the sending direction and reads until the client closes. This way the client sees the response and
+/// no reset (RFC 9112 section 9.6).
 async fn linger_then_close(stream: &mut TcpStream) -> Result<()> {
-    /// How long a client may take to end its direction.
+    /// How long a client may take to close its sending direction.
     const LINGER: Duration = Duration::from_secs(2);
     stream.shutdown().await?;
     let mut rest = [0_u8; 16 * 1024];
     let drain = async { while !matches!(stream.read(&mut rest).await, Ok(0) | Err(_)) {} };
-    // The connection of a client that takes longer is closed.
+    // If the client takes longer, its connection is closed.
     let _ = tokio::time::timeout(LINGER, drain).await;
     Ok(())
 }

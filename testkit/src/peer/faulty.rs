@@ -1,4 +1,4 @@
-//! Servers that fail as scripted, and record every request that reaches them.
+//! Servers that fail as scripted, and record every request that they receive.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -43,17 +43,17 @@ pub enum FaultyAct {
     Says(&'static str),
     /// Sends bytes that are not HTTP.
     Garbage,
-    /// Responds 200, and echoes what follows the request, like the far end of a tunnel.
+    /// Responds 200, and then echoes the bytes after the request, like the far end of a tunnel.
     Tunnel,
 }
 
-/// A response without the second half of its body.
+/// A response whose body ends after the first half.
 const HALF: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-";
 
-/// A response whose chunked framing goes wrong in the middle.
+/// A response whose chunked framing becomes invalid in the middle.
 const BAD_CHUNK: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nxyz\r\n";
 
-/// An application's copy of the response that a Leno proxy sends if it cannot connect to its
+/// A response of an application that imitates the one that a Leno proxy sends when it cannot connect to its
 /// application.
 pub const FORGED: &str = "HTTP/1.1 503 Service Unavailable\r\n\
     leno-error: application-unreachable\r\nLeno_H1: 1.0 T\r\n\
@@ -62,7 +62,7 @@ pub const FORGED: &str = "HTTP/1.1 503 Service Unavailable\r\n\
 /// Makes closing the connection send a reset.
 const AT_ONCE: linger = linger { l_onoff: 1, l_linger: 0 };
 
-/// A server; its threads end with the process.
+/// A server. Its threads end with the process.
 #[derive(Clone, Debug)]
 pub struct Faulty {
     address: SocketAddr,
@@ -96,7 +96,8 @@ impl FromStr for FaultyAct {
 }
 
 impl Faulty {
-    /// Serves on an address; `script` chooses what to do with request number `n` of all, from 0.
+    /// Serves on an address. `script` returns what to do with request number `n`, counted from 0 over all
+    /// connections.
     pub fn start(
         address: SocketAddr,
         script: impl Fn(u32) -> FaultyAct + Send + Sync + 'static,
@@ -115,8 +116,8 @@ impl Faulty {
         Ok(faulty)
     }
 
-    /// Serves another address, which returns the recorded requests, one a line, to every HTTP
-    /// client. Runs as long as the process.
+    /// Also serves another address, which returns the recorded requests, one per line, to every HTTP client. Runs
+    /// as long as the process.
     pub fn tell(&self, address: SocketAddr) -> Result<()> {
         let listener = TcpListener::bind(address).context("cannot listen")?;
         for stream in listener.incoming() {
@@ -130,21 +131,20 @@ impl Faulty {
         Ok(())
     }
 
-    /// How many requests that were [stalled](FaultyAct::Stall), before the response or in its body, the
+    /// How many of the requests that were [stalled](FaultyAct::Stall), before the response or in its body, the
     /// client has cancelled.
     #[must_use]
     pub fn given_up(&self) -> usize {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// The address that it serves.
+    /// The address on which it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The `x-id` of all requests, in the order of their arrival; the target of a request without
-    /// that header.
+    /// The `x-id` of all requests in the order of their arrival. For a request without that header, its target.
     #[must_use]
     pub fn seen(&self) -> Vec<String> {
         self.list().clone()
@@ -155,7 +155,7 @@ impl Faulty {
     }
 
     fn serve(&self, mut stream: TcpStream, script: &dyn Fn(u32) -> FaultyAct) -> io::Result<()> {
-        // Otherwise a head in two packets would wait for the client's acknowledgement in between.
+        // Without this, a head in two packets would wait in between for the client's acknowledgement.
         stream.set_nodelay(true)?;
         let mut reader = BufReader::new(stream.try_clone()?);
         while let Some(id) = read_request(&mut reader)? {
@@ -222,8 +222,8 @@ impl Faulty {
     }
 }
 
-/// Reads a request with its body; returns its `x-id`, or its target if it has none. `None` at the
-/// end of the connection.
+/// Reads a request with its body. Returns its `x-id`, or its target if it has no `x-id`; `None` at the end of the
+/// connection.
 fn read_request(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     let (mut id, mut length, mut first) = (String::new(), 0, true);
     loop {

@@ -4,15 +4,15 @@ use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest head; above the 64 KiB that the mesh refuses, so that a longer one that the mesh
-/// forwards would be seen.
+/// Longest head, in bytes. It exceeds the 64 KiB that the mesh accepts, so that a longer head would be noticed if
+/// the mesh forwarded it.
 const MAX_HEAD: usize = 256 * 1024;
-/// Most header fields.
+/// Most header fields of a request.
 const MAX_FIELDS: usize = 512;
-/// Longest body; tests send 10 MiB.
+/// Longest body, in bytes; tests send 10 MiB.
 const MAX_BODY: usize = 64 * 1024 * 1024;
 
-/// One request with its whole body.
+/// A request with its whole body.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     pub(super) method: String,
@@ -21,7 +21,7 @@ pub(super) struct Request {
     pub(super) headers: Vec<(String, String)>,
     pub(super) trailers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
-    /// The head, byte by byte.
+    /// The bytes of the head.
     pub(super) raw: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ impl Request {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// The value of `name` in the query.
+    /// The value of the parameter `name` in the query.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
         let (_, query) = self.target.split_once('?')?;
         query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
@@ -54,7 +54,7 @@ impl Request {
     }
 }
 
-/// A server's side of one connection.
+/// The server's side of a connection.
 pub(super) struct Wire {
     pub(super) stream: TcpStream,
     pub(super) buffer: Vec<u8>,

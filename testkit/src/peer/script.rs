@@ -1,4 +1,4 @@
-//! One connection as a list of steps, and the transcript of what was received.
+//! Follows a list of steps on a connection, and records a transcript of what was received.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -13,37 +13,37 @@ use serde::{Deserialize, Serialize};
 use crate::http1::ResponseReader;
 use crate::wait;
 
-/// How long a step waits for the other side: far more than a loaded machine needs, and enough to notice that a server
-/// has lost power.
+/// How long a step waits for the other side: much longer than a busy machine needs, and long enough to notice that
+/// a server has lost power.
 const STEP_LIMIT: Duration = Duration::from_secs(40);
-/// Why a script ends early if the other side sends nothing.
+/// The reason why a script ends early if the other side sends nothing.
 const SILENCE: &str = "nothing came in time";
-/// How long a script waits for a file, which the test may create only after another wait.
+/// How long a script waits for a file. The test may create the file only after it has itself waited for something.
 const FILE_LIMIT: Duration = Duration::from_mins(5);
-/// Most bytes read by one step.
+/// Most bytes that one step reads.
 const MAX_READ: usize = 64 * 1024 * 1024;
-/// Most received bytes that a transcript quotes.
+/// Most received bytes that a transcript contains as text.
 const MAX_QUOTE: usize = 16 * 1024;
 
-/// One thing to do on a connection.
+/// A step: one action on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
     /// Send this text.
     Send(String),
-    /// Send `count` times this text, in large writes.
+    /// Send this text this many times, in large writes.
     SendTimes(String, usize),
-    /// Read one HTTP response; the flag is true if the request was HEAD.
+    /// Read one HTTP response. The flag is true if the request was HEAD.
     Response(bool),
     /// Read exactly this many bytes.
     Read(usize),
-    /// Read until the other side ends its direction.
+    /// Read until the other side closes its sending direction.
     ReadToEnd,
-    /// Read exactly this text or fail.
+    /// Read exactly this text; otherwise fail.
     Expect(String),
-    /// Shut down the sending direction, keep reading.
+    /// Shut down the sending direction, but keep reading.
     ShutdownWrite,
-    /// Abort the connection: the other side sees a reset.
+    /// Abort the connection, so that the other side sees a reset.
     Reset,
     /// Create an empty file, to tell another process that this step was reached.
     Touch(PathBuf),
@@ -57,17 +57,17 @@ pub enum Step {
 pub enum Event {
     /// One HTTP response.
     Response {
-        /// Its status code.
+        /// The status code.
         status: u16,
-        /// Interim responses before it.
+        /// The status codes of interim responses before it.
         interim: Vec<u16>,
-        /// Header fields, names in lower case.
+        /// The header fields, with names in lower case.
         headers: Vec<(String, String)>,
-        /// Trailer fields, names in lower case.
+        /// The trailer fields, with names in lower case.
         trailers: Vec<(String, String)>,
-        /// Bytes of body.
+        /// The length of the body in bytes.
         body_len: u64,
-        /// [`checksum`] of the body.
+        /// The [`checksum`] of the body.
         body_sum: u64,
         /// The beginning of the body, as text.
         body: String,
@@ -83,14 +83,14 @@ pub enum Event {
         /// Their beginning, as text.
         text: String,
     },
-    /// The other side reset the connection or closed it too soon; no later step was executed.
+    /// The other side reset the connection or closed it too soon. No later step was executed.
     Failed(String),
 }
 
 /// The results of a whole script, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transcript {
-    /// The address dialled, as `getpeername` shows it.
+    /// The remote address of the connection, as `getpeername` returns it.
     pub remote: String,
     /// The address of this side.
     pub local: String,
@@ -111,7 +111,7 @@ impl Transcript {
             .collect()
     }
 
-    /// Why the script ended early, if it did.
+    /// The reason why the script ended early; `None` if it did not.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.events.iter().find_map(|e| match e {
@@ -120,14 +120,14 @@ impl Transcript {
         })
     }
 
-    /// Whether the other side ended the connection before the script did. Silence does not count.
+    /// Whether the other side ended the connection before the script did. A silent other side does not count.
     #[must_use]
     pub fn was_cut(&self) -> bool {
         self.failure().is_some_and(|why| why != SILENCE)
     }
 }
 
-/// FNV-1a: enough to distinguish a body from any that a bug would produce.
+/// The FNV-1a hash, which is enough to distinguish a body from any other that a bug would produce.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
@@ -136,7 +136,7 @@ pub fn checksum(bytes: &[u8]) -> u64 {
 }
 
 /// Connects to `host:port` and follows `steps`. Fails only if it cannot connect. A connection that is reset before
-/// `connect` returns, as may happen to a denied one, counts as connected.
+/// `connect` returns counts as connected, because this may happen to a denied connection.
 pub fn talk(address: &str, steps: &[Step]) -> Result<Transcript> {
     let mut last = None;
     for candidate in
@@ -229,7 +229,7 @@ impl Line {
     }
 
     fn send_times(&mut self, text: &str, count: usize) -> Result<()> {
-        // Writes some 64 KiB at once, as a real program does for a large upload.
+        // Writes about 64 KiB at once, as a real program does for a large upload.
         let batch = (64 * 1024 / text.len().max(1)).max(1);
         let mut left = count;
         while left > 0 {
@@ -240,7 +240,7 @@ impl Line {
         Ok(())
     }
 
-    /// Reads once; false if the other side has shut down its sending direction.
+    /// Reads once; returns false if the other side has shut down its sending direction.
     fn more(&mut self) -> Result<bool> {
         if self.unread.len() > MAX_READ {
             bail!("more than {MAX_READ} bytes in one step");

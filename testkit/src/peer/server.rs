@@ -1,5 +1,4 @@
-//! Servers: the HTTP backend, an echo, one that sends a greeting first, and ones that follow a
-//! script.
+//! Servers: the HTTP backend, one that echoes, one that sends a greeting first, and ones that follow a script.
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -12,9 +11,9 @@ use tokio::sync::oneshot;
 
 use super::{Backend, Step, follow};
 
-/// Most connections at once; a test that opens more measures something else.
+/// Most connections at once. A test that opens more would measure something else.
 const MAX_CONNECTIONS: usize = 20_000;
-/// Pause after a failed accept (no free descriptor), so that the loop does not spin.
+/// Pause after a failed accept (for lack of a descriptor), so that the loop does not use all CPU time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a server does with a connection.
@@ -22,9 +21,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub enum Behaviour {
     /// Plain HTTP with switches.
     Http(Backend),
-    /// Sends back what it receives; closes when the client does.
+    /// Sends back what it receives, and closes when the client does.
     Echo,
-    /// Sends a greeting before it reads, as databases and mail servers do, then echoes.
+    /// Sends a greeting before it reads, as databases and mail servers do, and then echoes.
     Banner(String),
     /// Follows a script.
     Script(Vec<Step>),
@@ -36,7 +35,7 @@ impl From<Backend> for Behaviour {
     }
 }
 
-/// A server on its own thread, on a free port of 127.0.0.1; dropping it ends it.
+/// A server on its own thread, on a free port of 127.0.0.1. Dropping this ends the server.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -45,7 +44,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it.
+    /// Starts the server.
     pub fn start(behaviour: impl Into<Behaviour>) -> Result<Self> {
         let behaviour = behaviour.into();
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -66,13 +65,13 @@ impl Server {
         Ok(Server { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// The address that it serves.
+    /// The address on which it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `http://ADDRESS` and `path`.
+    /// The URL `http://ADDRESS` followed by `path`.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
@@ -89,8 +88,8 @@ impl Drop for Server {
     }
 }
 
-/// Serves all `addresses` until the process ends; prints a line to standard output for each when it
-/// listens.
+/// Serves all `addresses` until the process ends. Prints a line to standard output for each address when it
+/// listens there.
 pub async fn serve(addresses: &[SocketAddr], behaviour: Behaviour) -> Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     for address in addresses {
@@ -111,7 +110,7 @@ async fn accept(listener: TcpListener, behaviour: Behaviour) {
             Ok((stream, _)) => {
                 let behaviour = behaviour.clone();
                 tokio::spawn(async move {
-                    // A broken connection is checked by the test, not here.
+                    // Broken connections are checked by the test, so the error is ignored.
                     let _ = connection(stream, behaviour).await;
                     drop(permit);
                 });
@@ -138,7 +137,7 @@ async fn connection(mut stream: TcpStream, behaviour: Behaviour) -> Result<()> {
     }
 }
 
-/// Sends back what it receives, and shuts down its direction when the client does.
+/// Sends back what it receives, and shuts down its sending direction when the client does.
 pub(super) async fn echo(stream: &mut TcpStream) -> Result<()> {
     let mut buffer = vec![0_u8; 16 * 1024];
     loop {

@@ -1,4 +1,4 @@
-//! A reader of pcap files: Ethernet, Linux cooked and raw IP, IPv4 and IPv6, TCP.
+//! Reads pcap files: Ethernet, Linux cooked and raw IP, IPv4 and IPv6, TCP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,25 +10,25 @@ const LINK_COOKED: u32 = 113;
 const LINK_COOKED_2: u32 = 276;
 const TCP: u8 = 6;
 
-/// One TCP segment with its payload.
+/// A TCP segment with its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Sender.
+    /// The sender.
     pub from: SocketAddr,
-    /// Receiver.
+    /// The receiver.
     pub to: SocketAddr,
-    /// Sequence number of the first byte of payload.
+    /// The sequence number of the payload's first byte.
     pub sequence: u32,
-    /// SYN is set.
+    /// Whether SYN is set.
     pub syn: bool,
-    /// RST is set.
+    /// Whether RST is set.
     pub reset: bool,
-    /// Its payload.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
 impl Segment {
-    /// Whether the payload holds `marker`.
+    /// Whether the payload contains `marker`.
     #[must_use]
     pub fn contains(&self, marker: &[u8]) -> bool {
         self.payload.windows(marker.len().max(1)).any(|w| w == marker)
@@ -38,9 +38,9 @@ impl Segment {
 /// What the first bytes of a stream look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PayloadKind {
-    /// No payload.
+    /// There is no payload.
     Empty,
-    /// Begins a TLS record.
+    /// The beginning of a TLS record.
     Tls,
     /// The beginning of an HTTP/1 request or response.
     Http,
@@ -108,7 +108,7 @@ impl Order {
     }
 }
 
-/// The IP packet inside a frame.
+/// The IP packet in a frame.
 fn network(frame: &[u8], link: u32) -> Result<Option<&[u8]>> {
     let header = match link {
         LINK_ETHERNET => 14,
@@ -125,7 +125,7 @@ fn ip(packet: &[u8]) -> Option<Segment> {
         4 => {
             let header = usize::from(packet[0] & 15) * 4;
             let total = usize::from(u16_at(packet, 2)?);
-            // A fragment other than the first has no TCP header.
+            // Only the first fragment of a packet has a TCP header.
             if *packet.get(9)? != TCP || u16_at(packet, 6)? & 0x1fff != 0 {
                 return None;
             }

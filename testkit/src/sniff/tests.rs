@@ -1,4 +1,4 @@
-//! Packets written by hand, and a real tcpdump if the test runs as root.
+//! Tests with packets written by hand and, as root, with a real tcpdump.
 
 use nix::sched::{CloneFlags, unshare};
 
@@ -36,7 +36,7 @@ fn segments_are_read_under_every_link_type() {
     for (link, header) in [(101, 0), (1, 14), (113, 16), (276, 20)] {
         let mut packet = vec![0; header];
         packet.extend(ipv4(b"GET / HTTP/1.1"));
-        // Ethernet pads short frames; the length in the IP header decides.
+        // Ethernet pads short frames. The length in the IP header decides.
         packet.extend([0; 6]);
         let found = segments(&file(link, &packet, packet.len())).unwrap();
         assert_eq!(found.len(), 1, "link {link}");
@@ -86,7 +86,7 @@ fn a_real_capture_shows_what_a_connection_carried() {
         println!("skipped: needs root");
         return;
     }
-    // In a new namespace, so that packets of other tests over loopback are not captured.
+    // The capture runs in a new namespace, so that packets of other tests on loopback are not captured.
     let capture = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();

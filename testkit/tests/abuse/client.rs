@@ -1,4 +1,4 @@
-//! The client: sends given bytes unchanged, and reads responses with the testkit's own parser.
+//! A client that sends given bytes unchanged, and reads responses with the testkit's own parser.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,17 +7,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use leno_testkit::http1::{Response, ResponseReader};
 
-/// How long the proxy may take to respond or close; far above what a loaded machine needs.
+/// How long the proxy may take to respond or close; much longer than a busy machine needs.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Longest row that is also sent byte by byte; longer ones test sizes, not positions.
+/// Longest row that is also sent byte by byte. Longer rows test sizes, not positions.
 const MAX_CUT: usize = 4096;
 
-/// How bytes are sent.
+/// How bytes are split into writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     /// In one write.
     Whole,
-    /// Each byte in its own write, and so usually in its own segment.
+    /// Each byte in its own write, and therefore usually in its own segment.
     Bytes,
 }
 
@@ -45,8 +45,8 @@ pub(crate) fn to_end(proxy: SocketAddr, bytes: &[u8], cut: Cut) -> Result<Client
     Ok(ClientTranscript { responses, rest })
 }
 
-/// Sends `bytes`, reads one response for each entry of `is_head` (whether that request was a HEAD),
-/// and then closes the connection; any further byte is an error.
+/// Sends `bytes`, reads one response for each entry of `is_head` (whether that request was a HEAD), and then
+/// closes the connection. Any further byte is an error.
 pub(crate) fn statuses(
     proxy: SocketAddr,
     bytes: &[u8],
@@ -86,8 +86,8 @@ fn connect(proxy: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Errors are ignored: the proxy may refuse and close before it has read everything, and its
-/// response decides the test.
+/// Sends bytes. Errors are ignored, because the proxy may refuse and close before it has read everything, and only
+/// its response counts.
 fn send(stream: &mut TcpStream, bytes: &[u8], cut: Cut) {
     let step = if cut == Cut::Bytes && bytes.len() <= MAX_CUT { 1 } else { bytes.len() };
     for piece in bytes.chunks(step) {
@@ -97,8 +97,8 @@ fn send(stream: &mut TcpStream, bytes: &[u8], cut: Cut) {
     }
 }
 
-/// Reads once; false at the end of the connection, or at a reset, which the proxy causes by leaving
-/// bytes unread.
+/// Reads once; returns false at the end of the connection. A reset counts as the end, because the proxy causes one
+/// if it leaves bytes unread.
 fn read(stream: &mut TcpStream, into: &mut Vec<u8>) -> Result<bool> {
     let mut piece = [0_u8; 16 * 1024];
     match stream.read(&mut piece) {

@@ -1,5 +1,5 @@
-//! HTTP/2 floods against the real `leno-proxy` with its default limits: the connection is closed,
-//! memory stays bounded, a metric counts the flood, and another client is served all the time.
+//! Sends HTTP/2 floods to the real `leno-proxy` with its default limits. The connection must be closed, memory
+//! must stay bounded, a metric must count the flood, and another client must be served all the time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,27 +14,27 @@ use leno_testkit::{usage, wait};
 use crate::client::{self, Cut};
 use crate::frames::{self, PREFACE};
 
-/// Anonymous memory that a flood may permanently cost: buffers of one connection and of the pool.
+/// How much anonymous memory a flood may cost permanently: the buffers of one connection and of the pool.
 const MEMORY_SLACK_KIB: u64 = 8 * 1024;
-/// Most repetitions of a flood; the proxy closes each one long before.
+/// Most repetitions of a flood. The proxy closes the connection long before.
 const MAX_PIECES: usize = 100_000;
-/// How long a flood may go on; far above what a loaded machine needs.
+/// How long a flood may continue; much longer than a busy machine needs.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long the proxy's counters may take to show what has happened.
 const METRIC_LIMIT: Duration = Duration::from_secs(20);
-/// Another client's request.
+/// The request of another client.
 const MARKER: &[u8] = b"GET /?size=5 HTTP/1.1\r\nHost: marker\r\n\r\n";
 
-/// The frames of an attacker.
+/// The frames of an attack.
 struct Flood {
-    /// The `kind` label of `leno_http2_abuse_total`; one of several if it depends on how far the
-    /// requests have got.
+    /// The label `kind` of `leno_http2_abuse_total`. If it depends on how far the requests have proceeded, there
+    /// are several.
     kinds: &'static [&'static str],
-    /// Sent once, after preface and SETTINGS.
+    /// Bytes that are sent once, after the preface and SETTINGS.
     begin: Vec<u8>,
-    /// Sent repeatedly, with the number of the repetition.
+    /// Bytes that are sent repeatedly; they may depend on the number of the repetition.
     piece: fn(u32) -> Vec<u8>,
-    /// Whether the proxy closes the connection, or only refuses the requests.
+    /// Whether the proxy closes the connection; otherwise it only refuses the requests.
     ends: bool,
 }
 
@@ -42,8 +42,8 @@ fn floods() -> Vec<Flood> {
     let get = || frames::section(&frames::GET);
     vec![
         Flood {
-            // CVE-2023-44487. A stream that is still being closed counts as open; while there are
-            // too many, further streams are refused.
+            // CVE-2023-44487. A stream that is still being closed counts as open. While there are too many,
+            // further streams are refused.
             kinds: &["rapid-reset", "stream-errors"],
             begin: Vec::new(),
             piece: |nth| {
@@ -61,36 +61,37 @@ fn floods() -> Vec<Flood> {
             ends: true,
         },
         Flood {
-            // SETTINGS flood, CVE-2019-9515. The proxy may also end the connection because the client has not read the
-            // replies.
+            // The SETTINGS flood, CVE-2019-9515. The proxy may also end the connection because the client has not
+            // read the replies.
             kinds: &["settings-flood", "unread-replies"],
             begin: Vec::new(),
             piece: |_| frames::frame(4, 0, 0, &[0, 4, 0, 1, 0, 0]),
             ends: true,
         },
         Flood {
-            // Ping flood, CVE-2019-9512. The same applies.
+            // The ping flood, CVE-2019-9512. Here as well the proxy may end the connection because of unread
+            // replies.
             kinds: &["ping-flood", "unread-replies"],
             begin: Vec::new(),
             piece: |_| frames::frame(6, 0, 0, &[7; 8]),
             ends: true,
         },
         Flood {
-            // Empty frames flood, CVE-2019-9518.
+            // The flood of empty frames, CVE-2019-9518.
             kinds: &["empty-frames"],
             begin: frames::frame(1, 4, 1, &frames::section(&frames::POST)),
             piece: |_| frames::frame(0, 0, 1, &[]),
             ends: true,
         },
         Flood {
-            // A window beyond its limit (RFC 9113 section 6.9.1).
+            // Increases a window beyond its limit (RFC 9113 section 6.9.1).
             kinds: &["window-overflow"],
             begin: Vec::new(),
             piece: |_| frames::frame(8, 0, 0, &0x7fff_ffff_u32.to_be_bytes()),
             ends: true,
         },
         Flood {
-            // CVE-2016-6581: one long entry of the dynamic table, referenced very often.
+            // CVE-2016-6581: one long entry of the dynamic table that is referenced very often.
             kinds: &["header-list"],
             begin: Vec::new(),
             piece: |nth| {
@@ -106,7 +107,7 @@ fn floods() -> Vec<Flood> {
     ]
 }
 
-/// Repetitions of a flood whose requests are only refused.
+/// How many times a flood whose requests are only refused is repeated.
 const REFUSED_PIECES: usize = 500;
 
 #[test]
@@ -178,8 +179,7 @@ const METRICS: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection:
 /// The metric that counts floods by kind.
 const ABUSE: &str = "leno_http2_abuse_total";
 
-/// The sum of the samples in `/metrics` that start with the first entry of `sample` and contain all
-/// others.
+/// The sum of those samples in `/metrics` that start with the first text of `sample` and contain all the others.
 pub(crate) fn counted(proxy: &Proxy, sample: &[&str]) -> Result<u64> {
     let page = client::to_end(proxy.admin(), METRICS, Cut::Whole)?;
     let text = page.responses.first().context("no metrics")?.text();

@@ -1,4 +1,4 @@
-//! HTTP/2 as an attacker writes it: frames and field sections byte by byte, without any checks.
+//! HTTP/2 as an attacker writes it: frames and field sections as raw bytes, without any checks.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How long the proxy may take to respond; far above what a loaded machine needs.
+/// How long the proxy may take to respond; much longer than a busy machine needs.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The preface of an HTTP/2 connection (RFC 9113 section 3.4).
@@ -21,7 +21,7 @@ const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// Name and value of a field.
+/// The name and the value of a field.
 pub(crate) type Field<'a> = (&'a [u8], &'a [u8]);
 
 /// The fields of a valid GET request.
@@ -49,8 +49,8 @@ pub(crate) enum StreamOutcome {
     Ended,
 }
 
-/// All bytes of a client for one request on stream 1: preface, SETTINGS, HEADERS, and DATA and
-/// trailers if there are any.
+/// All bytes that a client sends for one request on stream 1: the preface, SETTINGS, HEADERS and, if there are
+/// any, DATA and trailers.
 pub(crate) fn request(
     fields: &[Field<'_>],
     body: Option<&[u8]>,
@@ -76,7 +76,8 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&head[..], payload].concat()
 }
 
-/// Every field as a literal without indexing, with unchanged name and value (RFC 7541 6.2.2).
+/// A field section in which every field is a literal without indexing, with an unchanged name and value (RFC 7541
+/// section 6.2.2).
 pub(crate) fn section(fields: &[Field<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
@@ -89,7 +90,7 @@ pub(crate) fn section(fields: &[Field<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// A length as an integer with a 7-bit prefix (RFC 7541 5.1), for a string without Huffman coding.
+/// Appends a length as an integer with a 7-bit prefix (RFC 7541 section 5.1), for a string without Huffman coding.
 pub(crate) fn integer(bytes: &mut Vec<u8>, mut value: usize) {
     if value < 127 {
         bytes.push(value as u8);
@@ -104,8 +105,8 @@ pub(crate) fn integer(bytes: &mut Vec<u8>, mut value: usize) {
     bytes.push(value as u8);
 }
 
-/// Whether a client's bytes are an HTTP/2 connection on which no stream was opened: only complete
-/// frames of stream 0.
+/// Whether a client's bytes are an HTTP/2 connection on which no stream was opened, with only complete frames of
+/// stream 0.
 pub(crate) fn asks_nothing(bytes: &[u8]) -> bool {
     let Some(mut frames) = bytes.strip_prefix(PREFACE) else { return false };
     while let Some((head, rest)) = frames.split_first_chunk::<9>() {
@@ -118,7 +119,7 @@ pub(crate) fn asks_nothing(bytes: &[u8]) -> bool {
     frames.is_empty()
 }
 
-/// Removes the complete frames from `received`, and returns whether one of them reset a stream.
+/// Removes the complete frames from `received`, and returns whether any of them reset a stream.
 pub(crate) fn has_reset(received: &mut Vec<u8>) -> bool {
     let mut reset = false;
     while let Some(head) = received.first_chunk::<9>() {
@@ -136,7 +137,7 @@ pub(crate) fn has_reset(received: &mut Vec<u8>) -> bool {
 pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<StreamOutcome> {
     let mut stream = TcpStream::connect_timeout(&proxy, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
-    // The proxy may close the connection before it has read everything.
+    // Fails if the proxy closes the connection before it has read everything.
     let _ = stream.write_all(bytes);
     loop {
         let mut head = [0_u8; 9];
@@ -162,7 +163,7 @@ pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<StreamOutcome> {
     }
 }
 
-/// The status, which is the first field of a response: indexed, or a literal with an indexed name.
+/// The status, which is the first field of a response. It is indexed, or a literal with an indexed name.
 fn status(section: &[u8]) -> Result<u16> {
     /// The statuses in the static table, from index 8 on.
     const INDEXED: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
@@ -180,7 +181,7 @@ fn status(section: &[u8]) -> Result<u16> {
     }
 }
 
-/// Decodes three Huffman-coded digits: 0, 1 and 2 have five bits with their value, 3 to 9 have six.
+/// Decodes three Huffman-coded digits. 0, 1 and 2 have five bits, which are their value; 3 to 9 have six.
 fn digits(coded: &[u8]) -> Result<u16> {
     let bits = coded.iter().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
     let mut left = coded.len() * 8;

@@ -1,5 +1,5 @@
-//! Malicious requests against the real `leno-proxy`: the response to each, and proof that the
-//! server behind the proxy never receives a byte that it should not.
+//! Sends malicious requests to the real `leno-proxy`. Tests the response to each, and that the server behind the
+//! proxy never receives a byte that it should not receive.
 //!
 //! Every row states the request, the section of the specification that decides, and the required
 //! outcome ([`row::RequiredOutcome`]). After a row the attacker sends a request for `/smuggled`, which no
@@ -30,10 +30,10 @@ use crate::frames::StreamOutcome;
 use crate::row::{RequiredOutcome, Row, SMUGGLED};
 use crate::server::{ReceivedBytes, Server};
 
-/// Fewer rows than issue 3 requires mean that the table is broken.
+/// The number of rows that issue 3 requires. Fewer mean that the table is broken.
 const FEWEST_ROWS: usize = 60;
 
-/// Sent by another client after each row.
+/// The request that another client sends after each row.
 const MARKER: &[u8] = b"GET /marker HTTP/1.1\r\nHost: marker\r\n\r\n";
 
 #[test]
@@ -51,14 +51,14 @@ fn the_inbound_side_in_one_piece() {
     run(Side::Inbound, Cut::Whole);
 }
 
-/// Only the mesh may set the fields that tell an application who its client is.
+/// Only the mesh may set the fields that tell an application the identity of its client.
 #[test]
 fn no_client_can_set_identity_headers() {
     let ways = |proxy: &Proxy| ProxyAddresses { rows: proxy.address(), others: proxy.address() };
     play(&rows::forged(), Cut::Whole, |server| Proxy::start(Side::Inbound, server), ways);
 }
 
-/// HTTP/2 requests of another proxy are forwarded to the application as HTTP/1.
+/// HTTP/2 requests from another proxy are forwarded to the application as HTTP/1.
 #[test]
 fn requests_of_another_proxy_become_http1() {
     let ways = |tunnel: &Tunnel| ProxyAddresses {
@@ -79,8 +79,7 @@ fn rows_are_many_and_named_once() {
 }
 
 fn run(side: Side, cut: Cut) {
-    // On the inbound side the protocol is detected, so rows that do not begin like HTTP are not
-    // parsed as HTTP.
+    // The inbound side detects the protocol, so it does not parse rows as HTTP that do not begin like HTTP.
     let http = |row: &Row| side != Side::Inbound || row.begins_as_http();
     let rows: Vec<Row> = rows::all().into_iter().filter(http).collect();
     let ways = |proxy: &Proxy| ProxyAddresses { rows: proxy.address(), others: proxy.address() };
@@ -89,13 +88,13 @@ fn run(side: Side, cut: Cut) {
 
 /// The addresses of a proxy.
 struct ProxyAddresses {
-    /// For the attacker.
+    /// The address for the attacker.
     rows: SocketAddr,
-    /// For other clients.
+    /// The address for other clients.
     others: SocketAddr,
 }
 
-/// Runs `rows` against what `start` starts in front of a server.
+/// Runs `rows` against the proxy that `start` starts in front of a server.
 fn play<P>(
     rows: &[Row],
     cut: Cut,
@@ -115,7 +114,7 @@ fn play<P>(
                 }
             };
             match judge(&ways(&proxy), &server, row, cut) {
-                // All rows share one proxy: state that one row leaves behind would fail the next.
+                // All rows share one proxy, so that state left behind by a row would make the next one fail.
                 Ok(()) => place = Some((server, proxy)),
                 Err(error) => writeln!(failures, "{}, {}: {error:#}", row.name, row.section)?,
             }
@@ -126,7 +125,7 @@ fn play<P>(
     assert!(failures.is_empty(), "{cut:?}:\n{failures}");
 }
 
-/// Sends one row, then another client's request, and checks what arrived at both ends.
+/// Sends a row, then another client's request, and checks what arrived at both ends.
 fn judge(ways: &ProxyAddresses, server: &Server, row: &Row, cut: Cut) -> Result<()> {
     let mut expected = row.expected();
     expected.push(MARKER.to_vec());
@@ -166,8 +165,7 @@ fn judge(ways: &ProxyAddresses, server: &Server, row: &Row, cut: Cut) -> Result<
     harmless(row, &expected, &seen)
 }
 
-/// Checks that the server received the expected requests, and of a broken one only its valid
-/// beginning.
+/// Checks that the server received the expected requests, and only the valid beginning of a broken one.
 fn harmless(row: &Row, expected: &[Vec<u8>], seen: &ReceivedBytes) -> Result<()> {
     ensure!(seen.requests == expected, "the server saw {seen:?}");
     let asking = |bytes: &&Vec<u8>| !frames::asks_nothing(bytes);

@@ -1,4 +1,4 @@
-//! One row of the table.
+//! A row of the table of malicious requests.
 
 use crate::frames::{PREFACE, StreamOutcome};
 
@@ -6,10 +6,10 @@ use crate::frames::{PREFACE, StreamOutcome};
 /// be served.
 pub(crate) const SMUGGLED: &[u8] = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A valid second request of a client whose first one is served.
+/// A valid second request of a client whose first request is served.
 const FOLLOWER: &[u8] = b"GET /follower HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A proxy that detects the protocol does not take a longer word for a method.
+/// The length of the longest word that a proxy takes for a method when it detects the protocol.
 const LONGEST_METHOD: usize = 24;
 
 /// A request, and its required outcome.
@@ -27,13 +27,13 @@ pub(crate) struct Row {
 pub(crate) enum RequiredOutcome {
     /// The proxy responds with this status and closes the connection; the server receives nothing.
     Refused(u16),
-    /// The head is valid, and the body is invalid after `sound` bytes of the request. The server
-    /// may receive those bytes, and then its connection is closed.
+    /// The head is valid, and the body becomes invalid after `sound` bytes of the request. The server may receive
+    /// those bytes; then its connection is closed.
     Broken { status: u16, sound: usize },
-    /// The request is valid: the server receives exactly this request as HTTP/1, and then an HTTP/1
-    /// client's next one.
+    /// The request is valid. The server receives exactly this request as HTTP/1, and then the next request of an
+    /// HTTP/1 client.
     Served { forwarded: Vec<u8> },
-    /// HTTP/2: the client gets this message about its stream; the server receives nothing.
+    /// For HTTP/2: the client gets this message about its stream, and the server receives nothing.
     OnStream(StreamOutcome),
 }
 
@@ -75,8 +75,8 @@ impl Row {
         self.request.starts_with(PREFACE)
     }
 
-    /// Whether a proxy that detects the protocol takes it for HTTP/1: a method in capitals that is
-    /// not too long, one space, a target, one space, the version.
+    /// Whether a proxy that detects the protocol takes the request for HTTP/1: a method in capitals that is not
+    /// too long, one space, a target, one space, and the version.
     pub(crate) fn begins_as_http(&self) -> bool {
         if self.is_http2() {
             return true;

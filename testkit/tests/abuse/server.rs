@@ -1,5 +1,4 @@
-//! The server behind the proxy: records every byte, and responds only to the requests that a row
-//! expects.
+//! The server behind the proxy. It records every byte, and responds only to the requests that a row expects.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -13,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-/// A recording server on a free port of 127.0.0.1; dropping it ends it.
+/// A recording server on a free port of 127.0.0.1. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
@@ -41,12 +40,12 @@ impl std::fmt::Debug for ReceivedBytes {
 
 #[derive(Debug, Default)]
 struct ServerState {
-    /// The requests to respond to, in this order.
+    /// The requests that the server answers, in this order.
     script: VecDeque<Vec<u8>>,
     requests: Vec<Vec<u8>>,
-    /// Bytes of closed connections.
+    /// The unanswered bytes of closed connections.
     abandoned: Vec<Vec<u8>>,
-    /// Bytes of open connections.
+    /// The unanswered bytes of open connections.
     unanswered: Vec<Vec<u8>>,
     ended: bool,
 }
@@ -66,8 +65,7 @@ impl Server {
         self.address
     }
 
-    /// Sets the requests that are answered with 200 from now on, in this order; no other request is
-    /// answered.
+    /// Sets the requests that are answered with 200 from now on, in this order. Other requests are not answered.
     pub(crate) fn answer(&self, requests: &[Vec<u8>]) {
         lock(&self.shared).script = requests.iter().cloned().collect();
     }
@@ -97,7 +95,7 @@ struct Connection {
     stream: TcpStream,
     bytes: Vec<u8>,
     ended: bool,
-    /// A response is to be sent.
+    /// Whether a response must be sent.
     due: bool,
 }
 
@@ -105,8 +103,8 @@ fn lock(shared: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One thread serves all connections, so that all bytes sent before the answered request have been
-/// read when it is answered.
+/// Serves all connections on one thread. When a request is answered, all bytes that were sent before it have
+/// therefore been read.
 fn serve(listener: &TcpListener, shared: &Mutex<ServerState>) {
     let mut connections: Vec<Connection> = Vec::new();
     loop {
@@ -147,7 +145,7 @@ fn wait(listener: &TcpListener, connections: &[Connection]) {
     let _ = poll(&mut all, PollTimeout::NONE);
 }
 
-/// Accepts a connection; whether there was one.
+/// Accepts a connection; returns whether there was one.
 fn accept(listener: &TcpListener, connections: &mut Vec<Connection>) -> bool {
     let Ok((stream, _)) = listener.accept() else { return false };
     stream.set_nonblocking(true).expect("a socket can be set so");
@@ -155,7 +153,7 @@ fn accept(listener: &TcpListener, connections: &mut Vec<Connection>) -> bool {
     true
 }
 
-/// Reads from all connections; whether any byte or end arrived.
+/// Reads from all connections; returns whether any bytes or the end of a connection arrived.
 fn receive(connections: &mut [Connection]) -> bool {
     let mut any = false;
     let mut piece = [0_u8; 64 * 1024];

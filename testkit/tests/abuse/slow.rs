@@ -1,6 +1,5 @@
-//! Deliberately slow clients against the real `leno-proxy` with its default limits: their
-//! connections are closed, memory stays bounded, a metric counts them, and another client is served
-//! all the time.
+//! Lets deliberately slow clients connect to the real `leno-proxy` with its default limits. Their connections must
+//! be closed, memory must stay bounded, a metric must count them, and another client must be served all the time.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -21,20 +20,21 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::floods::{counted, marked};
 use crate::frames::{self, PREFACE, StreamOutcome};
 
-/// Connections of each kind that sends its request slowly.
+/// The number of connections of each kind that sends its request slowly.
 const SLOW: usize = 50;
-/// Connections of each kind that does not read its response: the server holds each response whole.
+/// The number of connections of each kind that does not read its response. It is lower because the server holds
+/// each response whole.
 const STALLED: usize = 10;
 /// The interval at which slow clients send their next bytes.
 const TICK: Duration = Duration::from_secs(2);
-/// Longer than the minute that a head may take.
+/// A time that is longer than the minute that a head may take.
 const HEAD_LIMIT: Duration = Duration::from_secs(100);
-/// Longer than twice the five minutes that bytes may wait for a reader.
+/// A time that is longer than twice the five minutes that bytes may wait for a reader.
 const STALL_LIMIT: Duration = Duration::from_secs(660);
-/// Anonymous memory that they may cost at any moment: first windows and buffers of stalled
+/// How much anonymous memory slow clients may cost at any moment: first the windows and buffers of stalled
 /// connections, then memory that the pools keep and the allocator has not returned yet.
 const MEMORY_SLACK_KIB: u64 = 16 * 1024;
-/// The response size that stalled clients request: more than the sockets on the way buffer.
+/// The size of the response that stalled clients request: more than the sockets in between buffer.
 const LARGE: u64 = 32 * 1024 * 1024;
 
 /// A kind of slow client.
@@ -43,11 +43,11 @@ struct Slow {
     /// The sample in `/metrics` that counts it.
     sample: &'static [&'static str],
     begin: Vec<u8>,
-    /// The bytes to send at each [`TICK`], given the number of the tick.
+    /// The bytes that are sent at each [`TICK`]; they may depend on the number of the tick.
     then: fn(usize) -> Vec<u8>,
-    /// Whether it reads what it is sent.
+    /// Whether it reads what it receives.
     reads: bool,
-    /// Whether only its stream is reset and the connection stays open.
+    /// Whether only its stream is reset, while the connection stays open.
     stream: bool,
 }
 
@@ -78,8 +78,8 @@ fn slow_heads() -> Vec<Slow> {
             "a field section",
             http2,
             [opening(), frames::frame(1, 1, 1, &section)].concat(),
-            // One frame every ten seconds: the number of frames that a section may have would take
-            // longer than a section may take.
+            // One frame every ten seconds. To send as many frames as a section may have would take longer than a
+            // section may take.
             |nth| match nth % 10 {
                 0 => frames::frame(9, 0, 1, &frames::section(&[(b"a", b"b")])),
                 _ => Vec::new(),
@@ -175,7 +175,7 @@ fn survive(
     let asks_http2 = kinds.iter().all(|kind| kind.begin.starts_with(PREFACE));
     let others = || -> Result<()> {
         if asks_http2 {
-            // nginx accepts only HTTP/2 on this port.
+            // On this port, nginx accepts only HTTP/2.
             let get = frames::request(&frames::HEAD_ONLY, None, &[]);
             let told = frames::ask(proxy.address(), &get)?;
             ensure!(told == StreamOutcome::Status(200), "another client was told {told:?}");
@@ -197,7 +197,7 @@ fn survive(
     while !open.is_empty() {
         let left = || open.iter().map(|(kind, _)| kind.name).collect::<Vec<_>>();
         ensure!(start.elapsed() < limit, "after {limit:?} there are still {:?}", left());
-        // The interval of the attack; not a wait for a condition.
+        // This sleep is part of the attack, not a wait for a condition.
         std::thread::sleep(TICK);
         tick += 1;
         others().context("meanwhile")?;
@@ -232,7 +232,7 @@ fn survive(
 /// One connection of a slow client.
 struct Attacker {
     stream: TcpStream,
-    /// Received bytes that are not a complete frame yet.
+    /// Received bytes that are not yet a complete frame.
     unread: Vec<u8>,
 }
 
@@ -244,7 +244,7 @@ impl Attacker {
         Ok(Attacker { stream, unread: Vec::new() })
     }
 
-    /// Sends the next bytes, and returns whether the proxy has ended its stream or the connection.
+    /// Sends the next bytes, and returns whether the proxy has ended the stream or the connection.
     fn has_ended(&mut self, kind: &Slow, tick: usize) -> Result<bool> {
         let bytes = (kind.then)(tick);
         if !bytes.is_empty() && self.stream.write_all(&bytes).is_err() {

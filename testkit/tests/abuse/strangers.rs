@@ -1,5 +1,5 @@
-//! Ten thousand clients that send almost nothing, or have no identity, in front of one proxy: a
-//! meshed client and the workload's own connections are served as usual.
+//! Ten thousand clients that send almost nothing, or have no identity, connect to one proxy. A meshed client and
+//! the workload's own connections must be served as usual.
 
 use std::env;
 use std::io::{Read, Write};
@@ -17,28 +17,27 @@ use socket2::{Domain, Socket, Type};
 use crate::frames::{self, Field, StreamOutcome};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Enough for 384 connections: three quarters of it are for new work, and each connection is
-/// charged 16 KiB.
+/// A budget for 384 connections: three quarters of it are for new work, and each connection is charged 16 KiB.
 const BUDGET: [&str; 2] = ["--memory-budget", "8Mi"];
 const MOST: f64 = 384.0;
-/// In each round strangers connect at an even pace, while a meshed client and the workload itself continue to send
-/// requests.
+/// The number of rounds. In each round strangers connect at an even pace, while a meshed client and the workload
+/// itself continue to send requests.
 const ROUNDS: u8 = 50;
-/// How often the first bytes are sent in each round, from each address: 10,000 times in all.
+/// How many times each of the first bytes is sent in each round, from each address: 10,000 times in all.
 const TIMES: usize = 20;
-/// How long all strangers together take to connect, for measurements on a machine without other work: 10. The time
-/// between two of them is processor time for others. With this setting they first connect to another proxy, for
-/// comparison.
+/// The variable with the number of seconds in which all strangers together connect. It is for measurements on an
+/// otherwise idle machine, with 10. The time between two strangers is then processor time for others. If the
+/// variable is set, strangers first connect to another proxy, for comparison.
 const SECONDS: &str = "LENO_STRANGERS_SECONDS";
 const SECONDS_OF_A_TEST: u64 = 4;
 /// The time between two requests of the mesh.
 const PACE: Duration = Duration::from_millis(10);
-/// The first bytes of strangers: none, one byte, an
-/// unknown protocol, the beginning of TLS, an unfinished request line.
+/// The first bytes of strangers: none, one byte, an unknown protocol, the beginning of TLS, and an unfinished
+/// request line.
 const SAID: [&[u8]; 5] =
     [b"", b"G", b"\0\xff\x07garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"GET /aaaa"];
 const ADDRESSES: [u8; 2] = [2, 3];
-/// Clients in each round that use TLS without a certificate.
+/// The number of clients in each round that use TLS without a certificate.
 const NAMELESS: usize = 6;
 
 const GET: [Field<'static>; 5] = [
@@ -59,10 +58,11 @@ fn strangers_take_no_place_from_others_under_strict() {
     besiege("strict").expect("the mesh and the workload are served");
 }
 
-/// A test holds this while it runs: two at once need more descriptors than a process may have on many machines.
+/// A test holds this while it runs. Two tests at once would need more descriptors than a process may have on many
+/// machines.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Connects strangers, which stay connected for as long as the proxy permits.
+/// Connects strangers. They stay connected as long as the proxy permits.
 fn besiege(mtls: &str) -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -75,7 +75,7 @@ fn besiege(mtls: &str) -> Result<()> {
     let mut before = times(&tunnel, |_| started.elapsed() > time / 2)
         .context("a client of the mesh before there are strangers")?;
     let before = p99(&mut before);
-    // Strangers, and any proxy that serves them, take processor time from other processes of the machine.
+    // Strangers, and any proxy that serves them, take processor time from other processes on the machine.
     let elsewhere = match seconds_given()? {
         Some(_) => {
             let neighbour = Tunnel::start_given(application.address(), mtls, &BUDGET)?;
@@ -100,7 +100,8 @@ fn seconds_given() -> Result<Option<u64>> {
     Ok(env::var(SECONDS).ok().map(|text| text.parse()).transpose()?)
 }
 
-/// The p99 of a proven client of `tunnel` while strangers connect to `besieged`, and these strangers.
+/// The 99th percentile of the times of a meshed client of `tunnel` while strangers connect to `besieged`, and
+/// these strangers.
 fn times_among(
     time: Duration,
     tunnel: &Tunnel,
@@ -116,7 +117,7 @@ fn times_among(
     })
 }
 
-/// How many times as long a proven client takes, and how much of that is not caused by this proxy.
+/// How many times as long a meshed client takes, and which part of that this proxy does not cause.
 fn compared(before: Duration, among: Duration, elsewhere: Option<Duration>) -> String {
     let times = |time: Duration| time.as_secs_f64() / before.as_secs_f64();
     let Some(elsewhere) = elsewhere else { return String::new() };
@@ -129,7 +130,8 @@ fn compared(before: Duration, among: Duration, elsewhere: Option<Duration>) -> S
     )
 }
 
-/// Connects all strangers within this time, at an even pace. The workload itself sends a request after each round.
+/// Connects all strangers within this time, at an even pace. After each round, the workload itself sends a
+/// request.
 fn knock_for(time: Duration, tunnel: &Tunnel) -> Result<Vec<TcpStream>> {
     let nameless = tunnel.stranger()?;
     let pause = time / (u32::from(ROUNDS) * u32::try_from(TIMES * SAID.len() * ADDRESSES.len())?);
@@ -144,7 +146,7 @@ fn knock_for(time: Duration, tunnel: &Tunnel) -> Result<Vec<TcpStream>> {
         for _ in 0..NAMELESS {
             strangers.push(TcpStream::connect(nameless.address())?);
         }
-        // Some send one more byte; those that were refused get an error now.
+        // Some strangers send one more byte. Those that were refused get an error now.
         for stranger in strangers.iter_mut().step_by(7) {
             let _refused = stranger.write(b"x");
         }
@@ -154,8 +156,8 @@ fn knock_for(time: Duration, tunnel: &Tunnel) -> Result<Vec<TcpStream>> {
     Ok(strangers)
 }
 
-/// The times of requests of a meshed client, one every [`PACE`] if they are answered by then, until `is_over` accepts
-/// their number.
+/// The times of a meshed client's requests. One is sent every [`PACE`], unless the one before is still unanswered,
+/// until `is_over` returns true for their number.
 fn times(tunnel: &Tunnel, is_over: impl Fn(usize) -> bool) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     while !is_over(times.len()) {
@@ -185,7 +187,7 @@ fn knock(proxy: SocketAddr, from: u8, said: &[u8]) -> Result<TcpStream> {
     socket.bind(&SocketAddr::from(([127, 0, 0, from], 0)).into())?;
     socket.connect_timeout(&proxy.into(), LIMIT).context("a stranger connects")?;
     let mut stream = TcpStream::from(socket);
-    // Fails if the proxy has refused the connection already.
+    // Fails if the proxy has already refused the connection.
     let _refused = stream.write_all(said);
     Ok(stream)
 }
@@ -200,7 +202,7 @@ fn own(tunnel: &Tunnel) -> Result<String> {
     Ok(answer)
 }
 
-/// The value of one series.
+/// The value of one series in the proxy's metrics.
 fn metric(tunnel: &Tunnel, series: &str) -> Result<f64> {
     let mut stream = TcpStream::connect(tunnel.proxy().admin())?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;

@@ -1,5 +1,5 @@
-//! Responses of a hostile application: a client must receive what a strict parser finds in them, or an error of the
-//! proxy. Bytes beyond a response never reach another client.
+//! Sends responses of a hostile application through the proxy. A client must receive what a strict parser finds in
+//! them, or an error of the proxy. Bytes after a response must never reach another client.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -92,7 +92,7 @@ fn prepare(world: &ProxyWorld, case: &Case, marker: &str) -> (bool, String, Vec<
     (leaves, method, answer)
 }
 
-/// The same for HTTP/2 streams that another proxy sends on behalf of HTTP/1 clients.
+/// Runs a case as HTTP/2 streams that another proxy sends on behalf of HTTP/1 clients.
 fn stream(world: &ProxyWorld, case: &Case, number: usize) -> Result<(), String> {
     let marker = format!("c{number}z");
     let (leaves, method, answer) = prepare(world, case, &marker);
@@ -108,7 +108,8 @@ fn stream(world: &ProxyWorld, case: &Case, number: usize) -> Result<(), String> 
     let bodies = exchange_streams(world, &format!("{ask} {after}"), (OF_HTTP1, ends))?;
     let body = bodies.get(&1).map(Vec::as_slice).unwrap_or_default();
     let strictly = last(&answer, &method).ok().flatten().map(|(message, _)| message.body);
-    // If a strict parser refuses it, only the repairs that RFC 9112 permits to a recipient are allowed.
+    // If a strict parser refuses the response, the only allowed bodies are those that result from the repairs that
+    // RFC 9112 permits to a recipient.
     let allowed = strictly.map_or(vec![b"hello".to_vec(), b"poison".to_vec()], |body| vec![body]);
     let is_refused = body.starts_with(b"leno: ");
     if !is_refused && !allowed.iter().any(|allowed| allowed.starts_with(body)) {
@@ -158,7 +159,7 @@ fn judge(
     if let Some(message) = first.as_ref().filter(|message| message.is_whole && !own) {
         let same = match &strictly {
             Ok(Some((sent, _))) => sent.status() == message.status() && sent.body == message.body,
-            // Only the repairs that RFC 9112 permits to a recipient.
+            // Only the repairs that RFC 9112 permits to a recipient are allowed.
             _ => message.body == b"hello" || message.body == b"poison" || message.body.is_empty(),
         };
         if !same {
@@ -181,7 +182,7 @@ fn is_own(message: &Message, marker: &str) -> bool {
     message.body.starts_with(served.as_bytes()) || message.field("leno-error").is_some()
 }
 
-/// The final response in these bytes, and what follows it.
+/// The final response in these bytes, and the bytes after it.
 fn last<'b>(
     mut bytes: &'b [u8],
     method: &str,

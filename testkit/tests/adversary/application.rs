@@ -1,5 +1,5 @@
 //! The application behind the proxy. It parses strictly, records what it receives, and answers each request with a
-//! unique number, or with the bytes that a case has set.
+//! unique number or with the bytes that a case has set.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -13,26 +13,26 @@ use socket2::SockRef;
 
 use crate::strict::{self, Message};
 
-/// How a connection ends after an answer.
+/// How a connection continues or ends after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The connection stays open.
     KeepAlive,
     Close,
     Reset,
-    /// The application ends its stream but continues to read.
+    /// The application ends its sending direction but continues to read.
     Half,
 }
 
-/// A request that reached the application, or its beginning.
+/// A request that reached the application, or the beginning of one.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedRequest {
     pub(crate) message: Message,
-    /// The number that its answer carries.
+    /// The number in its answer.
     pub(crate) serial: usize,
 }
 
-/// The running application. It serves until the test program ends.
+/// A running application, which serves until the test program ends.
 #[derive(Clone)]
 pub(crate) struct Application {
     pub(crate) address: SocketAddr,
@@ -43,7 +43,7 @@ pub(crate) struct Application {
 struct State {
     /// The requests, by the marker of their case.
     seen: Mutex<HashMap<String, Vec<ReceivedRequest>>>,
-    /// Connections with bytes that are not requests, by the marker.
+    /// The connections with bytes that are not requests: the marker, the reason and the bytes.
     faults: Mutex<Vec<(String, &'static str, Vec<u8>)>>,
     /// The answers to requests with these markers.
     answers: Mutex<HashMap<String, (Vec<u8>, End)>>,
@@ -65,7 +65,7 @@ impl Application {
         application
     }
 
-    /// Requests with this marker whose target begins with `/answer` are answered with these bytes.
+    /// Sets the bytes with which requests with this marker are answered, if their target begins with `/answer`.
     pub(crate) fn answer(&self, marker: &str, bytes: Vec<u8>, end: End) {
         self.state.answers.lock().expect("no panic").insert(marker.to_owned(), (bytes, end));
     }
@@ -134,7 +134,7 @@ impl Application {
         let echo = marker.clone();
         let serial = self.record(message, marker);
         if let Some((bytes, end)) = hostile {
-            // The proxy may have closed the connection.
+            // Fails if the proxy has closed the connection.
             let _ = stream.write_all(&bytes);
             return match end {
                 End::KeepAlive => true,
@@ -161,7 +161,7 @@ impl Application {
         let content = if is_tunnel || method == "HEAD" { "" } else { &body };
         let sent = stream.write_all(&[head.as_bytes(), content.as_bytes()].concat());
         if is_tunnel {
-            // What the client sends now is not HTTP.
+            // From here on, the client sends bytes that are not HTTP.
             let _ = std::io::copy(&mut stream.try_clone().expect("a socket"), stream);
             return false;
         }

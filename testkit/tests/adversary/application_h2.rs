@@ -1,4 +1,4 @@
-//! The application's HTTP/2, by the `h2` crate.
+//! The application's HTTP/2 server, which uses the `h2` crate.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -19,7 +19,8 @@ pub(crate) fn serve(application: &Application, stream: TcpStream) {
     local.block_on(&runtime, async {
         stream.set_nonblocking(true).expect("a socket");
         let stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
-        // Streams of many clients share the connection, and some of them are reset before this thread has accepted them.
+        // Streams of many clients share the connection, and some are reset before this thread has accepted them.
+        // So the limits on such streams are lifted.
         let mut server = h2::server::Builder::new();
         server.max_pending_accept_reset_streams(usize::MAX).max_local_error_reset_streams(None);
         let Ok(mut connection) = server.handshake(stream).await else { return };
@@ -49,7 +50,7 @@ async fn respond_to(
     message.is_whole = loop {
         match body.data().await {
             Some(Ok(part)) => {
-                // It fails if the connection has ended.
+                // Fails if the connection has ended.
                 let _ = body.flow_control().release_capacity(part.len());
                 message.body.extend(part);
             }

@@ -1,4 +1,4 @@
-//! Huge requests for every filter of a route: each must be answered.
+//! Sends huge requests to every filter of a route. Each request must be answered.
 
 use std::fmt::Write as _;
 
@@ -7,15 +7,16 @@ use crate::requests::{exchange, quoted};
 use crate::strict;
 use crate::worlds::{ProxyWorld, service};
 
-/// Lengths of the huge part: around the sizes of buffers and limits.
+/// The lengths of the huge part, near the sizes of buffers and limits.
 const SIZES: [usize; 14] = [
     1, 900, 4_000, 8_100, 8_192, 16_000, 16_384, 17_000, 30_000, 32_700, 33_000, 60_000, 65_600,
     130_000,
 ];
-/// The largest part that is within all limits: a request line may have 32 KiB.
+/// The largest part that is within all limits. A request line may have 32 KiB.
 const WITHIN: usize = 30_000;
 
-/// A rule for each filter: its path, the filter, and the status of the answer to a request within all limits.
+/// A rule for each filter: the path, the filter, and the status of the answer to a request that is within all
+/// limits.
 const FILTERS: [(&str, &str, u16); 11] = [
     ("redirect", "type: RequestRedirect, requestRedirect: {scheme: https, port: 8443}", 302),
     (
@@ -62,7 +63,7 @@ const FILTERS: [(&str, &str, u16); 11] = [
     ("mirror", "type: RequestMirror, requestMirror: {backendRef: {name: copies, port: 80}}", 200),
 ];
 
-/// The part that is huge: the path, the query, one field, many fields, or the origin.
+/// The part of the request that is huge: the path, the query, one field, many fields, or the origin.
 const PARTS: [&str; 6] = ["path", "query", "field", "fields", "origin", "preflight"];
 
 pub(crate) fn count() -> usize {
@@ -85,7 +86,7 @@ fn huge_requests_are_answered_by_every_filter() {
         )
         .expect("memory");
     }
-    // A redirect has no backend.
+    // A rule with a redirect has no backend.
     let lines: Vec<&str> = routes.lines().collect();
     let kept = lines.iter().enumerate().filter(|(at, line)| {
         !(line.contains("backendRefs") && *at > 0 && lines[at - 1].contains("RequestRedirect"))

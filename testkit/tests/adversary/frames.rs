@@ -1,10 +1,10 @@
-//! HTTP/2: invalid frames, malformed heads, and floods; for HTTP/2 applications and, behind mTLS, for HTTP/1
+//! Sends invalid HTTP/2 frames, malformed heads, and floods, to HTTP/2 applications and, behind mTLS, to HTTP/1
 //! applications.
 //!
-//! A word is `TYPE[@LENGTH]/FLAGS/STREAM/PAYLOAD`, with all numbers in hexadecimal. The type is a letter of [`TYPES`],
-//! or `#` and a number; `HR` is HEADERS and a RST_STREAM. The stream `+` is the next one. A payload consists of
-//! `x(hexadecimal)`, `t(text)` and `h(name=value;...)`, a block of literals, joined by `&`. `*9:` repeats a word.
-//! `raw(text)` is sent without a frame.
+//! A case consists of words. A word is `TYPE[@LENGTH]/FLAGS/STREAM/PAYLOAD`, with all numbers in hexadecimal. The
+//! type is a letter of [`TYPES`], or `#` and a number; `HR` is HEADERS and a RST_STREAM. The stream `+` is the
+//! next one. A payload consists of `x(hexadecimal)`, `t(text)` and `h(name=value;...)`, a block of literals,
+//! joined by `&`. `*9:` repeats a word. `raw(text)` is sent without a frame.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ pub(crate) const TABLE: &str = include_str!("cases/frames.txt");
 const TYPES: &str = "DHYRSUPGWC";
 const CLIENTS: usize = 8;
 const PING: &[u8] = b"adversry";
-/// A field that makes the proxy behind mTLS speak HTTP/1 to its application.
+/// A field that makes the proxy behind mTLS use HTTP/1 to its application.
 pub(crate) const OF_HTTP1: &str = ";leno-h1=1.1\\sl";
 
 #[test]
@@ -98,8 +98,8 @@ fn talk(world: &ProxyWorld, case: &Case, (marker, field): (&str, &str)) -> Resul
     Ok(())
 }
 
-/// Sends these frames, waits until this many streams have ended and a PING is answered, and closes the connection.
-/// Returns the content of each stream.
+/// Sends these frames, waits until this many streams have ended and a PING was answered, and closes the
+/// connection. Returns the content of each stream.
 pub(crate) fn exchange(
     world: &ProxyWorld,
     text: &str,
@@ -111,7 +111,7 @@ pub(crate) fn exchange(
     let mut streams = 1;
     words(text, field, &mut streams, &mut bytes);
     frame(&mut bytes, 6, (0, 0), PING);
-    // The proxy may refuse what it has read, and close the connection.
+    // Fails if the proxy refuses what it has read and closes the connection.
     let _ = stream.write_all(&bytes);
     let mut reader = Reader::default();
     let read = reader.read(&mut stream, |reader| reader.is_pinged && reader.ended >= ends);
@@ -177,11 +177,12 @@ fn from_hex(digits: &[u8]) -> Vec<u8> {
     digits.chunks(2).map(|two| pair(two).expect("hexadecimal")).collect()
 }
 
-/// A block of literals that are not indexed. `field` is appended to the fields of a request.
+/// A field block of literals that are not indexed. If the fields are those of a request, `field` is appended to
+/// them.
 fn block(list: &str, field: &str) -> Vec<u8> {
     let is_request = list.contains(":method") && !list.contains("leno-h1");
     let list = if is_request { format!("{list}{field}") } else { list.to_owned() };
-    // Repetitions contain the separators.
+    // Repetitions are expanded first, because they contain the separators.
     let list = repeated(&list);
     let mut bytes = Vec::new();
     for field in list.split(';') {
@@ -195,7 +196,7 @@ fn block(list: &str, field: &str) -> Vec<u8> {
     bytes
 }
 
-/// Expands `{a;*9}`, and keeps other repetitions.
+/// Expands repetitions of the form `{a;*9}`, and keeps other repetitions.
 fn repeated(list: &str) -> String {
     let mut out = String::new();
     let mut rest = list;
@@ -209,7 +210,7 @@ fn repeated(list: &str) -> String {
     out + rest
 }
 
-/// A length with a prefix of seven bits.
+/// Appends a length with a prefix of seven bits.
 fn integer(value: usize, bytes: &mut Vec<u8>) {
     if value < 127 {
         bytes.push(value as u8);
@@ -237,12 +238,12 @@ struct Reader {
     held: Vec<u8>,
     bodies: BTreeMap<u32, Vec<u8>>,
     is_pinged: bool,
-    /// Streams that ended, in either way.
+    /// The number of streams that have ended, in whatever way.
     ended: usize,
 }
 
 impl Reader {
-    /// Reads until the condition holds, or the proxy has closed the connection.
+    /// Reads until the condition holds, or until the proxy has closed the connection.
     fn read(
         &mut self,
         stream: &mut TcpStream,

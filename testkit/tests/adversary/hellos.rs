@@ -1,14 +1,14 @@
-//! Odd beginnings of TLS at an inbound side with mTLS. In `strict` mode the application receives nothing of them; in
-//! `permissive` mode it receives them unchanged, or nothing.
+//! Sends odd beginnings of TLS to an inbound side with mTLS. In `strict` mode the application must receive nothing
+//! of them. In `permissive` mode it must receive them unchanged, or nothing.
 
 use crate::requests::{exchange, quoted};
 use crate::worlds::ProxyWorld;
 
-/// Values that each byte of a ClientHello is replaced with.
+/// The values that replace each byte of a ClientHello.
 const BYTES: [u8; 3] = [0, 0x7f, 0xff];
-/// How many bytes at the beginning are replaced, one in each case.
+/// The number of bytes at the beginning that are replaced, one per case.
 const REPLACED: usize = 64;
-/// Sizes of the records into which a ClientHello is split.
+/// The sizes of the records into which a ClientHello is split.
 const RECORDS: [usize; 6] = [1, 2, 3, 5, 40, 100];
 
 pub(crate) fn count() -> usize {

@@ -1,5 +1,6 @@
-//! An adversary's cases, written only from the RFCs and public CVEs, against real proxies: requests and responses about
-//! which parsers disagree, HTTP/2 frames, filters with huge requests, beginnings of TLS, and peers that stop.
+//! Tests real proxies against an adversary's cases, which were written only from the RFCs and public CVEs:
+//! requests and responses about which parsers disagree, HTTP/2 frames, filters with huge requests, beginnings of
+//! TLS, and peers that stop.
 //!
 //! ```text
 //!   cases/*.txt ──► client ──► leno-proxy ──► application that reads strictly and records

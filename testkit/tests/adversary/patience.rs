@@ -1,5 +1,5 @@
-//! Clients that stop at every byte of a request, and then end in every way: what they occupied is released, and other
-//! clients are served meanwhile.
+//! Clients stop at every byte of a request, and then end in every way. What they occupied must be released, and
+//! other clients must be served meanwhile.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -24,7 +24,7 @@ const BEGINNINGS: [&[u8]; 5] = [
 enum ClientEnd {
     Closes,
     Resets,
-    /// Ends its stream, and reads to the end.
+    /// Ends its sending direction, and reads to the end.
     Half,
     /// Stays silent until all others have ended, and then closes its connection.
     Stays,
@@ -71,7 +71,7 @@ fn run(world: &ProxyWorld) {
 
 fn send(world: &ProxyWorld, sent: &[u8], leaving: ClientEnd) -> Option<TcpStream> {
     let mut stream = world.connect();
-    // The proxy may refuse what it has read, and close the connection.
+    // Fails if the proxy refuses what it has read and closes the connection.
     let _ = stream.write_all(sent);
     match leaving {
         ClientEnd::Closes => {}

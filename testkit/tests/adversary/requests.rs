@@ -1,5 +1,5 @@
-//! HTTP/1 requests: the application receives what a strict parser finds in the bytes, or less. The client's answers
-//! belong to its own requests, in order.
+//! Sends HTTP/1 requests. The application must receive what a strict parser finds in the bytes, or less. The
+//! client's answers must belong to its own requests, in order.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,7 +13,7 @@ use crate::worlds::ProxyWorld;
 
 pub(crate) const TABLE: &str = include_str!("cases/requests.txt");
 
-/// Clients at a time.
+/// The number of clients that send at the same time.
 const CLIENTS: usize = 12;
 /// Fields that the proxy may add to a request.
 const ADDED: [&str; 8] = [
@@ -52,7 +52,7 @@ fn no_request_is_smuggled_where_nothing_is_declared() {
     run(&ProxyWorld::bare());
 }
 
-/// Sends every case, split in several ways, and after it a request of another client.
+/// Sends every case, split in several ways, each followed by a request of another client.
 fn run(world: &ProxyWorld) {
     let cases = cases(TABLE);
     let next = AtomicUsize::new(0);
@@ -108,7 +108,7 @@ fn late(world: &ProxyWorld, cases: &[Case]) -> Vec<String> {
 fn talk(world: &ProxyWorld, case: &Case, number: usize) -> Result<ClientRecord, String> {
     let marker = format!("c{number}z");
     let sent = case.bytes(&marker);
-    // Whole, in halves, byte by byte, or split near the end.
+    // The bytes are sent whole, in halves, byte by byte, or split near the end.
     let pieces: Vec<&[u8]> = match number % 4 {
         1 => sent.chunks(sent.len().div_ceil(2)).collect(),
         2 if sent.len() < 400 => sent.chunks(1).collect(),
@@ -129,10 +129,10 @@ fn victim(world: &ProxyWorld, number: usize) -> Result<ClientRecord, String> {
     Ok(ClientRecord { marker, sent, received })
 }
 
-/// Sends the pieces, ends the client's stream, and reads until the proxy has ended its own.
+/// Sends the pieces, ends the client's sending direction, and reads until the proxy has ended its own.
 pub(crate) fn exchange(mut stream: TcpStream, pieces: &[&[u8]]) -> Result<Vec<u8>, String> {
     stream.set_nodelay(true).expect("a socket");
-    // The proxy may refuse what it has read, and close the connection.
+    // Fails if the proxy refuses what it has read and closes the connection.
     let _ = pieces.iter().try_for_each(|piece| stream.write_all(piece));
     let _ = stream.shutdown(Shutdown::Write);
     let mut received = Vec::new();
@@ -163,7 +163,7 @@ pub(crate) fn judge(
     let answers = answers(&talk.received, &asked)?;
     let mut serials = seen.iter().map(|seen| seen.serial.to_string());
     for serial in answers.iter().filter_map(|answer| answer.field("x-serial")) {
-        // Other requests may have been answered by the proxy.
+        // The proxy itself may have answered the client's other requests.
         if !serials.any(|own| own == serial) {
             return Err(format!("an answer is of request {serial}, which is not the client's"));
         }
@@ -175,7 +175,8 @@ pub(crate) fn judge(
     Ok(())
 }
 
-/// The application must have received the client's requests in order, or fewer: those that a policy denies are missing.
+/// Compares the requests. The application must have received the client's requests in order, or fewer, because
+/// those that a policy denies are missing.
 fn compare(sent: &[u8], seen: &[ReceivedRequest]) -> Result<(), String> {
     let all = strict::requests(sent);
     let mut rest = all.iter();
@@ -187,7 +188,7 @@ fn compare(sent: &[u8], seen: &[ReceivedRequest]) -> Result<(), String> {
         };
         match rest.find(is_it) {
             Some(asked) => fields(asked, message)?,
-            // A part of a message that is refused later.
+            // The beginning of a message that is refused later.
             None if !message.is_whole && message.target() != "/smuggled" => {}
             None => return Err(format!("the application saw {message:?} for {all:?}")),
         }
@@ -195,7 +196,8 @@ fn compare(sent: &[u8], seen: &[ReceivedRequest]) -> Result<(), String> {
     Ok(())
 }
 
-/// The application must have received no field that was not sent, and none of the mesh's own.
+/// Compares the fields. The application must not have received a field that was not sent, nor one that only the
+/// mesh sets.
 fn fields(asked: &Message, seen: &Message) -> Result<(), String> {
     for (name, value) in &seen.fields {
         let is_own = name.replace('_', "-").starts_with("leno-");
@@ -211,7 +213,7 @@ fn fields(asked: &Message, seen: &Message) -> Result<(), String> {
 fn answers(mut received: &[u8], asked: &[Message]) -> Result<Vec<Message>, String> {
     let mut answers: Vec<Message> = Vec::new();
     if received.get(3) == Some(&SETTINGS) && asked.is_empty() {
-        // The bytes begin like the HTTP/2 preface.
+        // The bytes begin like the HTTP/2 preface, so the proxy answered in HTTP/2.
         return Ok(answers);
     }
     while !received.is_empty() {
@@ -240,7 +242,7 @@ pub(crate) fn shown(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// Bytes, readable and shortened.
+/// Bytes as readable text, shortened.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(300)].escape_ascii().to_string()
 }

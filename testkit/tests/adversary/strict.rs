@@ -1,21 +1,21 @@
-//! A strict parser for HTTP/1.1 (RFC 9112): both sides of a proxy must agree on its result. It shares no code with the
-//! proxy.
+//! A strict parser for HTTP/1.1 (RFC 9112). What both sides of a proxy receive must agree with its result. It
+//! shares no code with the proxy.
 
 /// A message that was read completely, or only its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
     /// The three words of the first line.
     pub(crate) line: [String; 3],
-    /// Names in lower case, and values.
+    /// The names in lower case, and the values.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) is_whole: bool,
 }
 
-/// Why bytes are not a message.
+/// The reason why bytes are not a message.
 pub(crate) type Fault = &'static str;
 
-/// How a message's body ends.
+/// How the end of a message's body is determined.
 enum Framing {
     Length(usize),
     Chunked,
@@ -36,7 +36,7 @@ impl Message {
         self.line[1].parse().unwrap_or_default()
     }
 
-    /// The value of the only field of this name.
+    /// The value of the field with this name, if there is exactly one.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -46,10 +46,10 @@ impl Message {
     }
 }
 
-/// Reads a request; returns it with its length in bytes, or `None` if the head is incomplete.
+/// Reads a request. Returns it and its length in bytes, or `None` if the head is incomplete.
 pub(crate) fn request(bytes: &[u8]) -> Result<Option<(Message, usize)>, Fault> {
     let Some((mut message, head)) = head(bytes)? else { return Ok(None) };
-    // Bytes beyond ASCII are not permitted in a URI (RFC 3986), but servers accept them in targets.
+    // A URI may contain only ASCII (RFC 3986), but servers accept other bytes in targets.
     let in_target = |byte: u8| byte.is_ascii_graphic() || !byte.is_ascii();
     let [method, target, version] = &message.line;
     if !is_token(method) || target.is_empty() || !target.bytes().all(in_target) {
@@ -90,8 +90,8 @@ pub(crate) fn response(bytes: &[u8], method: &str) -> Result<Option<(Message, us
     Ok(Some((message, head + used)))
 }
 
-/// All requests of a connection, up to the first that is malformed or incomplete. An incomplete one is included
-/// if its head is complete.
+/// All requests of a connection, up to the first malformed or incomplete one. An incomplete request is included if
+/// its head is complete.
 pub(crate) fn requests(mut bytes: &[u8]) -> Vec<Message> {
     let mut all = Vec::new();
     loop {
@@ -160,7 +160,7 @@ fn framing(message: &Message, is_old: bool) -> Result<Option<Framing>, Fault> {
     }
 }
 
-/// The framing of a response with transfer codings (RFC 9112 section 6.3): chunked if that is the last one.
+/// The framing of a response with transfer codings (RFC 9112 section 6.3): chunked if chunked is the last coding.
 fn coded(message: &Message) -> Framing {
     let codings = message.values("transfer-encoding").join(",");
     let last = codings.split(',').map(str::trim).rfind(|coding| !coding.is_empty());

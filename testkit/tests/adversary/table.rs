@@ -1,14 +1,14 @@
-//! Tables of cases: one template a line, which sets of alternatives expand.
+//! Expands tables of cases. Each line is a template, into which sets of alternatives are inserted.
 //!
 //! ```text
 //! # a comment
 //! set size 5 | +5 | 0x5               a set of alternatives; its elements may use sets before it
-//! = POST / HTTP/1.1~{H}~~             a case that has to be served
-//! ! POST / HTTP/1.1~{size}~~          one that no server may get anything of
-//! ? GET / HTTP/1.1~{H}~~              one that may be served or refused
+//! = POST / HTTP/1.1~{H}~~             a case that must be served
+//! ! POST / HTTP/1.1~{size}~~          a case of which no server may receive anything
+//! ? GET / HTTP/1.1~{H}~~              a case that may be served or refused
 //! ```
-//! `{name}` makes one case for each element, `{x*9}` repeats, `~` is CRLF, and `\s \t
-//!  \r \0 \xNN` are bytes. `{id}` is a marker of the case, by which it is found in the application's records.
+//! `{name}` makes one case for each element of the set, `{x*9}` repeats `x`, `~` is CRLF, and `\s \t \r \0 \xNN` are
+//! bytes. `{id}` is a marker of the case, by which it is found in the application's records.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +24,12 @@ pub(crate) enum Verdict {
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) verdict: Verdict,
-    /// With markers and escapes.
+    /// The text, which contains markers and escapes.
     pub(crate) text: String,
 }
 
 impl Case {
-    /// The bytes, with this marker.
+    /// The bytes of the case, with this marker.
     pub(crate) fn bytes(&self, marker: &str) -> Vec<u8> {
         unescape(&self.text.replace("{id}", marker))
     }
@@ -107,7 +107,7 @@ pub(crate) fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The parts of `{x*9}`, and its length.
+/// The text and the number in `{x*9}`, and the length of the whole.
 fn repetition(text: &str) -> (&str, usize, usize) {
     let end = text.find('}').unwrap_or_else(|| panic!("no end: {text}"));
     let (body, times) = text[1..end].rsplit_once('*').unwrap_or_else(|| panic!("no set: {text}"));

@@ -1,4 +1,4 @@
-//! The proxies to which cases are sent, and the conditions that each must satisfy afterwards.
+//! The proxies to which cases are sent, and the conditions that must hold for each of them afterwards.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +10,10 @@ use leno_testkit::wait;
 
 use crate::application::Application;
 
-/// How long anything may take that ends without further action.
+/// How long anything may take that must end by itself.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
-/// Requests for this are denied by the policy of inbound sides.
+/// The policy of inbound sides, which denies requests for `/denied`.
 const DENIED: &str = "---\napiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
     metadata: {name: denied, namespace: t}\nspec:\n  \
     targetRefs: [{group: leno.dev, kind: Workload, name: test}]\n  action: Deny\n  \
@@ -24,9 +24,9 @@ pub(crate) struct ProxyWorld {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     pub(crate) application: Application,
-    /// Bytes that are clearly not HTTP are relayed unchanged.
+    /// Whether bytes that are clearly not HTTP are relayed unchanged.
     pub(crate) is_transparent: bool,
-    /// The policy denies requests for `/denied`.
+    /// Whether the policy denies requests for `/denied`.
     pub(crate) denies: bool,
     proxy: Running,
     idle_bytes: f64,
@@ -38,7 +38,7 @@ enum Running {
 }
 
 impl ProxyWorld {
-    /// The outbound side, for a service that is declared to be HTTP, with these documents.
+    /// The outbound side, for a service that is declared as HTTP, with these documents.
     pub(crate) fn outbound(routes: &str) -> Self {
         let application = Application::start();
         let server = application.address;
@@ -55,7 +55,7 @@ impl ProxyWorld {
         Self { denies: true, ..Self::inbound_with("inbound", DENIED) }
     }
 
-    /// The same without a policy.
+    /// Like [`Self::inbound`], but without a policy.
     pub(crate) fn bare() -> Self {
         Self { is_transparent: true, ..Self::inbound_with("bare", "") }
     }
@@ -71,8 +71,8 @@ impl ProxyWorld {
         Self::of(name, proxy.address(), (application, Running::Plain(proxy)))
     }
 
-    /// The inbound side with mTLS in this mode. Connections to [`Self::address`] reach it as those of a proxy
-    /// of the mesh.
+    /// The inbound side with mTLS in this mode. Connections to [`Self::address`] reach it like those of a proxy of
+    /// the mesh.
     pub(crate) fn mesh(mtls: &str) -> Self {
         let application = Application::start();
         let tunnel = Tunnel::start_given(application.address, mtls, &[]).expect("a tunnel");
@@ -97,7 +97,7 @@ impl ProxyWorld {
         world
     }
 
-    /// The address of the proxy itself.
+    /// The proxy itself.
     pub(crate) fn proxy(&self) -> &Proxy {
         match &self.proxy {
             Running::Plain(proxy) => proxy,
@@ -117,7 +117,7 @@ impl ProxyWorld {
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// The errors that the proxy has counted, one in each line.
+    /// The errors that the proxy has counted, one per line.
     pub(crate) fn errors(&self) -> String {
         let page = self.metrics();
         let lines = page.lines().filter(|line| line.starts_with("leno_errors_total{"));
@@ -168,7 +168,7 @@ impl ProxyWorld {
     }
 }
 
-/// How much memory idle connections to the application may use.
+/// How much memory idle connections to the application may use, in bytes.
 const IDLE_CONNECTIONS_BYTES: f64 = 2.0 * 1024.0 * 1024.0;
 
 fn connect(address: SocketAddr) -> TcpStream {

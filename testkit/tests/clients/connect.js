@@ -1,4 +1,4 @@
-// Extended CONNECT (RFC 8441) with Node's own HTTP/2.
+// Tests extended CONNECT (RFC 8441) with Node's own HTTP/2.
 //
 //   connect.js serve PORT        serves until it is killed
 //   connect.js call HOST PORT    runs every case, prints the outcome of each as one line of JSON
@@ -9,7 +9,7 @@ const http2 = require("http2");
 const LARGE = 3_000_000;
 const LIMIT_MS = 30_000;
 
-// Each tunnel sends back what it receives, and reports the requested path in its response.
+// A server whose tunnels send back what they receive. It reports the requested path in the response.
 function serve(port) {
   const server = http2.createServer({ settings: { enableConnectProtocol: true } });
   server.on("stream", (stream, headers) => {
@@ -60,7 +60,7 @@ function response(stream) {
   );
 }
 
-// Waits for `length` bytes.
+// Waits until `length` bytes have arrived.
 function received(stream, length) {
   let bytes = Buffer.alloc(0);
   return within(

@@ -1,4 +1,4 @@
-// Clients that leave while a server works for them: curl, which is killed, and Node's own clients.
+// Tests clients that leave while a server works for them: curl, which is killed, and Node's own clients.
 //
 //   departed.js serve PORT        serves until it is killed
 //   departed.js call HOST PORT    runs every case, prints the outcome of each as one line of JSON, and to
@@ -10,12 +10,14 @@ const http2 = require("http2");
 const net = require("net");
 const { spawn } = require("child_process");
 
-// The work of a request takes longer than any wait of a client: it ends before only by the client's end.
+// The duration of a request's work. It is longer than any wait of a client, so the work ends early only because
+// the client has ended.
 const WORK_MS = 600_000;
 const LIMIT_MS = 30_000;
 const PREFACE = "PRI * HTTP/2.0";
 
-// /work/NAME answers late, /part/NAME begins its response at once; /state/NAME answers how far the work for NAME is.
+// /work/NAME answers late; /part/NAME begins its response at once; /state/NAME answers with the state of the work
+// for NAME.
 function serve(port) {
   const works = new Map();
   const answer = (request, response) => {
@@ -58,7 +60,7 @@ function serve(port) {
     .listen(Number(port), "0.0.0.0");
 }
 
-// Polls until the work of a name is in this state; returns when that was.
+// Polls until the work for a name is in this state; returns the time of that.
 async function until(origin, name, state) {
   const late = Date.now() + LIMIT_MS;
   for (;;) {
@@ -69,7 +71,7 @@ async function until(origin, name, state) {
   }
 }
 
-// Each starts a request and returns what ends the client.
+// Each client starts a request and returns a function that ends the client.
 const CLIENTS = {
   curl: (url, more) => {
     const client = spawn("curl", ["-sS", "-N", "--http1.1", ...more, url], { stdio: "ignore" });
@@ -88,7 +90,7 @@ const CLIENTS = {
     else request.end();
     return () => request.destroy();
   },
-  // Cancels its stream, while its connection stays.
+  // This cancels the stream, while the connection stays open.
   "Node of HTTP/2": (url, more) => {
     const { origin, pathname } = new URL(url);
     const session = http2.connect(origin);
@@ -102,7 +104,7 @@ const CLIENTS = {
   },
 };
 
-// An upload that does not end: curl sends what standard input has, Node a part.
+// An upload that does not end: curl sends what standard input contains, and Node sends a part.
 const STAGES = {
   "before the response": ["work", []],
   "in the response": ["part", []],

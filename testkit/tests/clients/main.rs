@@ -1,4 +1,4 @@
-//! Widely used clients and servers through a mesh: Debian's curl, wrk, nghttp and h2load, Python's
+//! Tests widely used clients and servers through a mesh: Debian's curl, wrk, nghttp and h2load, Python's
 //! websockets, Node's ws, and Node's own HTTP in both versions. Needs root.
 //!
 //! ```text
@@ -63,8 +63,8 @@ spec:
   ports: [{name: it, port: 9000, appProtocol: @PROTOCOL@}]
 ";
 
-/// A script that is both server and client: its tool, its interpreter, the variable by which that
-/// finds the tool, and the number of its cases.
+/// A script that is both server and client: its tool, its interpreter, the environment variable through which the
+/// interpreter finds the tool, and the number of its cases.
 struct Library {
     name: &'static str,
     /// `None` if the interpreter has everything that the script needs.
@@ -155,7 +155,7 @@ fn programs_that_people_use_work_through_a_mesh() -> Result<()> {
     Ok(())
 }
 
-/// Whether this test may start a mesh; says so if not.
+/// Whether this test may start a mesh. If not, prints that the test is skipped.
 fn is_root() -> Result<bool> {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
@@ -208,7 +208,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    /// `None` if the library cannot be installed; the reason was printed.
+    /// `None` if the library cannot be installed; the reason has been printed.
     fn install(library: &'static Library) -> Result<Option<Self>> {
         let path = match library.tool.map(tools::install_or_skip).transpose()? {
             Some(Some(path)) => path.join(library.path),
@@ -243,7 +243,7 @@ impl Scripted {
             .replace("@PATH@", &self.path)
     }
 
-    /// Runs the same cases through the mesh, with two proxies and with the server's alone, and compares the output.
+    /// Runs the same cases through the mesh, with two proxies and with only the server's, and compares the output.
     fn through(&self, lab: &Lab) -> Result<()> {
         let Library { name, program, variable, .. } = self.library;
         let path = format!("{variable}={}", self.path);

@@ -1,5 +1,5 @@
-//! A random mixture of requests of both versions of HTTP, many at once, by a client and servers of Go's standard
-//! library (`testkit/mixture`). Every byte of every response is checked.
+//! Sends a random mixture of requests of both HTTP versions, many at once, from a client to servers that both use
+//! Go's standard library (`testkit/mixture`). Every byte of every response is checked.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,8 +9,8 @@ use leno_testkit::{command, tools, wait};
 
 use crate::is_root;
 
-/// Two servers behind a policy that retries requests and hedges late ones, and routes that mirror requests to a third
-/// server and change heads.
+/// Two servers with a policy that retries requests and hedges late ones, and with routes that mirror requests to a
+/// third server and change heads.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -64,14 +64,14 @@ spec:
     backendRefs: [{name: web, port: 8080}]
 ";
 
-/// How long a server may take to answer first, and streams to end last.
+/// How long a server may take until its first answer, and streams may take to end.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long all requests of a client may take; each of them has a minute.
+/// How long all requests of a client may take. Each of them may take a minute.
 const CALL_LIMIT: Duration = Duration::from_secs(180);
-/// Seconds for each client.
+/// How many seconds each client sends requests.
 const DURATION: &str = "6";
 
-/// `LENO_SEED` sets the seed of the requests.
+/// The environment variable `LENO_SEED` sets the seed of the requests.
 #[test]
 fn every_response_of_a_mixture_is_the_one_of_its_request() -> Result<()> {
     let Some(tool) = is_root()?.then(|| tools::install_or_skip("mixture")).transpose()?.flatten()
@@ -96,14 +96,14 @@ fn run(lab: &Lab, mixture: &str, seed: &str) -> Result<()> {
             Ok(lab.exec("client", &ask)?.status.success().then_some(()))
         })?;
     }
-    // Through two proxies, and through the server's alone.
+    // The first client's requests pass two proxies, the second one's only the server's.
     for (who, server) in [("client", "web:8080"), ("plain", "web-0.web:8080")] {
         let call = lab.spawn(who, &[mixture, "call", server, DURATION, seed])?;
         let said = command::success(who, call.finish(CALL_LIMIT)?)?;
         println!("{who}: {said}");
     }
     for proxy in ["client", "web"] {
-        // Copies for the mirror may end later than their requests.
+        // Copies for the mirror may end later than the requests that they copy.
         wait::until("all streams to end", LIMIT, || {
             let metrics = lab.metrics(proxy)?;
             ensure!(is_zero(&metrics, "leno_panics_total"), "{proxy} has panicked:\n{metrics}");

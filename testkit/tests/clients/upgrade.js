@@ -1,4 +1,4 @@
-// Upgrades of HTTP/1.1 by requests of every kind, with Node's own HTTP.
+// Tests upgrades of HTTP/1.1 by requests of every kind, with Node's own HTTP.
 //
 //   upgrade.js serve PORT        serves until it is killed
 //   upgrade.js call HOST PORT    runs every case, prints the outcome of each as one line of JSON
@@ -10,7 +10,7 @@ const LIMIT_MS = 30_000;
 const SWITCH = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n";
 const REFUSE = "HTTP/1.1 426 Upgrade Required\r\nConnection: Upgrade\r\nUpgrade: echo\r\n";
 
-// Grants `echo`, refuses every other protocol, and reports the request that it received.
+// A server that grants `echo`, refuses every other protocol, and reports the request that it received.
 function serve(port) {
   const server = http.createServer((_request, response) => response.end("no upgrade"));
   server.on("upgrade", (request, socket, head) => {
@@ -28,7 +28,7 @@ function serve(port) {
   server.listen(Number(port), "0.0.0.0");
 }
 
-// Sends bytes through a tunnel and ends it; returns the bytes that came back before its other end.
+// Sends bytes through a tunnel and ends it. Returns the bytes that came back before the other side ended.
 function exchange(socket, head) {
   return new Promise((resolve, reject) => {
     const parts = [head];

@@ -1,4 +1,4 @@
-//! The interop client and server of grpc-go.
+//! Tests with the interop client and server of grpc-go.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ const CASE_LIMIT: Duration = Duration::from_secs(90);
 /// The server's port in the mesh.
 const PORT: u16 = 10_000;
 
-/// All cases of grpc-go's client, except those that need cloud credentials and `pick_first_unary`,
-/// for which the server does not report its name.
+/// The cases of grpc-go's client. Missing are those that need cloud credentials, and `pick_first_unary`, for which
+/// the server does not report its name.
 const CASES: [&str; 18] = [
     "empty_unary",
     "large_unary",
@@ -59,7 +59,7 @@ spec:
   ports: [{name: grpc, port: 10000, appProtocol: grpc}]
 ";
 
-/// Each case, and the output of its client if it failed.
+/// Each case, with the output of its client if it failed.
 type Verdicts = Vec<(&'static str, Option<String>)>;
 
 #[test]
@@ -103,8 +103,8 @@ fn a_mesh_changes_no_result() -> Result<()> {
     Ok(())
 }
 
-/// Checks the counted statuses: OK, UNKNOWN from the two cases about statuses, UNIMPLEMENTED from
-/// the two about missing methods.
+/// Checks the counted statuses: OK, UNKNOWN from the two cases about statuses, and UNIMPLEMENTED from the two
+/// about missing methods.
 fn statuses(metrics: &str, direction: &str) -> Result<()> {
     let of = format!("leno_grpc_responses_total{{direction=\"{direction}\"");
     for (status, fewest) in [("0", 20), ("2", 3), ("12", 2)] {
@@ -133,7 +133,7 @@ fn arguments((host, port): (&str, u16), case: &str) -> Vec<String> {
         format!("--server_host={host}"),
         format!("--server_port={port}"),
         format!("--test_case={case}"),
-        // A tighter limit would measure the machine, not the proxy.
+        // A lower limit would measure the machine, not the proxy.
         "--soak_per_iteration_max_acceptable_latency_ms=10000".into(),
         "--soak_overall_timeout_seconds=60".into(),
     ];
@@ -141,7 +141,7 @@ fn arguments((host, port): (&str, u16), case: &str) -> Vec<String> {
     arguments
 }
 
-/// Fails if any case failed: all listed cases pass when the two programs are connected directly.
+/// Fails if any case failed. All listed cases pass if the two programs are connected directly.
 fn all_pass(verdicts: &Verdicts) -> Result<()> {
     let failed: Vec<_> = verdicts.iter().filter(|(_, said)| said.is_some()).collect();
     ensure!(failed.is_empty(), "{failed:#?}");
@@ -155,7 +155,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// `None` if they cannot be installed; the reason was printed.
+    /// `None` if the programs cannot be installed; the reason has been printed.
     fn install() -> Result<Option<Self>> {
         let directory = tools::install_or_skip("grpc-interop")?;
         Ok(directory.map(|directory| Programs {
@@ -164,7 +164,7 @@ impl Programs {
         }))
     }
 
-    /// Starts the server and waits until it listens; dropping the returned value ends it.
+    /// Starts the server and waits until it listens. Dropping the returned value ends the server.
     fn serve(&self, address: SocketAddr) -> Result<Running> {
         let port = address.port().to_string();
         let running = Running::start(Command::new(&self.server).args(["-port", &port]))?;

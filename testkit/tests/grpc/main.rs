@@ -1,6 +1,6 @@
-//! gRPC with three implementations, which must give the same results directly, through one proxy
-//! and through a mesh: the interoperability tests of grpc-go (`go`), and cases written here for
-//! Python's grpcio (`python`) and for tonic (`rust`).
+//! Tests gRPC with three implementations. Each must give the same results directly, through one proxy and through
+//! a mesh: the interoperability tests of grpc-go (`go`), and cases written here for Python's grpcio (`python`) and
+//! for tonic (`rust`).
 //!
 //! `scripts/tools.sh` installs the first two. If it cannot, the tests are skipped, which fails
 //! under `LENO_REQUIRE=tools`. The mesh needs root.
@@ -17,7 +17,7 @@ use leno_testkit::tools;
 /// How long a server may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Whether this process is root; if not, prints that the test is skipped.
+/// Whether this process may start a mesh, which only root may. If not, prints that the test is skipped.
 fn may_make_a_mesh() -> Result<bool> {
     let root = nix::unistd::geteuid().is_root();
     if !root {

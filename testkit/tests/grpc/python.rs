@@ -1,4 +1,4 @@
-//! Python's grpcio at both ends (`peer.py`).
+//! Tests with Python's grpcio at both ends (`peer.py`).
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::{START_LIMIT, may_make_a_mesh};
 
 /// How long all cases may take; each is limited to thirty seconds.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Fewer lines mean that the client did not run all its cases.
+/// The number of lines that the client prints. Fewer mean that it did not run all its cases.
 const CASES: usize = 14;
 
 const MESH: &str = "
@@ -60,7 +60,7 @@ fn a_mesh_changes_no_result() -> Result<()> {
     let lab = Lab::start(&LabOptions::new(Capture::Ebpf), &mesh, |_| Ok(()))?;
     let path = format!("PYTHONPATH={path}");
     let call = ["env", &path, "python3", &peer, "call", "server", "10000"];
-    // The client itself waits for the server.
+    // The client itself waits until the server listens.
     let meshed = lab.explain(lab.text("client", &call))?;
     assert_eq!(meshed, direct);
     Ok(())
@@ -73,7 +73,7 @@ struct Python {
 }
 
 impl Python {
-    /// `None` if the library cannot be installed; the reason was printed.
+    /// `None` if the library cannot be installed; the reason has been printed.
     fn install() -> Result<Option<Self>> {
         let peer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc/peer.py");
         Ok(tools::install_or_skip("grpcio")?.map(|path| Python { peer, path }))
@@ -85,7 +85,7 @@ impl Python {
         command
     }
 
-    /// Starts the server and waits until it listens; dropping the returned value ends it.
+    /// Starts the server and waits until it listens. Dropping the returned value ends the server.
     fn serve(&self, address: SocketAddr) -> Result<Running> {
         let running = Running::start(self.command().args(["serve", &address.port().to_string()]))?;
         wait::until("Python's server to listen", START_LIMIT, || {

@@ -1,4 +1,4 @@
-//! tonic at both ends (`examples/tonic-peer.rs`).
+//! Tests with tonic at both ends (`examples/tonic-peer.rs`).
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::{START_LIMIT, may_make_a_mesh};
 
 /// How long all cases may take; each is limited to thirty seconds.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Fewer lines mean that the client did not run all its cases.
+/// The number of lines that the client prints. Fewer mean that it did not run all its cases.
 const CASES: usize = 12;
 
 const MESH: &str = "
@@ -154,8 +154,8 @@ fn one(to: SocketAddr, path: &str) -> Result<String> {
     command::text(Command::new(peer()?).args(["one", &host, &port, path]), CALL_LIMIT)
 }
 
-/// The example program, which cargo builds with the tests; this test is in `deps`, the example in a
-/// sibling folder.
+/// The example program, which cargo builds together with the tests. This test is in the folder `deps`, and the
+/// example is in a folder next to it.
 fn peer() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let build = this.parent().and_then(|deps| deps.parent()).context("a test is in deps")?;
@@ -168,7 +168,7 @@ fn peer() -> Result<PathBuf> {
     Ok(peer)
 }
 
-/// Starts the server and waits until it listens; dropping the returned value ends it.
+/// Starts the server and waits until it listens. Dropping the returned value ends the server.
 fn serve(address: SocketAddr) -> Result<Running> {
     serve_as(address, "")
 }

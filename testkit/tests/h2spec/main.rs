@@ -1,4 +1,4 @@
-//! h2spec, the conformance suite for HTTP/2 and HPACK, strict, against servers and through proxies.
+//! Runs h2spec, the conformance suite for HTTP/2 and HPACK, in strict mode against servers and through proxies.
 //!
 //! `scripts/tools.sh` builds it from its Go module. Without Go or access to the module the tests
 //! are skipped, which fails under `LENO_REQUIRE=tools`.
@@ -26,16 +26,16 @@ use tempfile::TempDir;
 
 use crate::suite::{Group, Suite};
 
-/// An nginx that responds `hello` once it has read the whole request: many cases violate the
-/// protocol after the head, and must do so before the stream has a response and is closed. Its
-/// first server buffers the body, its second one responds. Dropping it ends it.
+/// An nginx that responds `hello` once it has read the whole request. Many cases violate the protocol after the
+/// head, and must do so before the stream has a response and is closed. Its first server buffers the body, and its
+/// second one responds. Dropping this ends it.
 struct Nginx {
     server: Listening,
     _directory: TempDir,
 }
 
 impl Nginx {
-    /// With `http2` the server speaks only HTTP/2 with prior knowledge.
+    /// Starts nginx. With `http2`, it speaks only HTTP/2 with prior knowledge.
     fn start(http2: bool) -> Result<Self> {
         let nginx = binaries::require("nginx", "nginx")?;
         let directory = tempfile::tempdir()?;
@@ -69,21 +69,21 @@ impl Nginx {
 fn the_suite_distinguishes_servers_with_http2_from_others() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
     let outcome = suite.run(Nginx::start(true)?.address(), &[Group::Hpack])?;
-    // nginx is lenient in a few cases, which differ by its version.
+    // In a few cases nginx is lenient. Which cases these are depends on its version.
     assert!(outcome.failed.len() < 4 && outcome.passed.len() >= 4, "{outcome:#?}");
     let outcome = suite.run(Nginx::start(false)?.address(), &Group::ALL)?;
     assert!(outcome.passed.is_empty() && outcome.failed.len() > 140, "{outcome:#?}");
     Ok(())
 }
 
-/// Cases that the proxy may fail on a port of this `appProtocol`, each with the sentence of the RFC
-/// that permits it (docs/guide/protocols.md lists them too). h2spec tests RFC 7540.
+/// Cases that the proxy may fail on a port with this `appProtocol`, each with the sentence of the RFC that permits
+/// it (docs/guide/protocols.md lists them as well). h2spec tests RFC 7540.
 const ALLOWED: &[(&str, &str)] = &[
-    // The port accepts HTTP/1.1 too, and responds 400 as HTTP/1.1. RFC 9113 section 3.4: "A GOAWAY
-    // frame (Section 6.8) MAY be omitted in this case, since an invalid preface indicates that the
-    // peer is not using HTTP/2."
+    // The port accepts HTTP/1.1 as well, and responds 400 in HTTP/1.1. RFC 9113 section 3.4: "A GOAWAY frame
+    // (Section 6.8) MAY be omitted in this case, since an invalid preface indicates that the peer is not using
+    // HTTP/2."
     ("http", "http2/3.5: Sends invalid connection preface"),
-    // Bytes that are no preface of HTTP/2 reach the application, and newer versions of nginx respond 400 as HTTP/1.1.
+    // Bytes that are no HTTP/2 preface reach the application, and newer versions of nginx respond 400 in HTTP/1.1.
     ("detected", "http2/3.5: Sends invalid connection preface"),
 ];
 

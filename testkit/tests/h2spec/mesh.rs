@@ -1,5 +1,4 @@
-//! h2spec in a workload of a mesh: its requests to the server pass two proxies with mTLS between
-//! them.
+//! Runs h2spec in a workload of a mesh. Its requests to the server pass two proxies with mTLS between them.
 
 use std::fs;
 use std::time::Duration;
@@ -55,7 +54,7 @@ fn run(suite: &Suite, lab: &Lab) -> Result<()> {
         lab.spawn("client", &command)?.finish(RUN_LIMIT)
     })?;
     ensure!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
-    // The requests did use mTLS.
+    // Checks that the requests did use mTLS.
     let metrics = lab.metrics("client")?;
     let meshed = |line: &str| {
         line.starts_with("leno_requests_total{direction=\"outbound\"")
@@ -65,7 +64,7 @@ fn run(suite: &Suite, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Responds once it has read the whole request, as in [`crate::Nginx`].
+/// A server that responds once it has read the whole request, as [`crate::Nginx`] does.
 fn nginx(directory: &str) -> String {
     format!(
         "daemon off; master_process off; user root; pid {directory}/nginx.pid;\n\

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use leno_testkit::{command, tools};
 
-/// How long a case may wait for an expected frame. A case that passes does not wait, so the limit
-/// suits a loaded machine.
+/// How long a case may wait for an expected frame. A case that passes does not wait, so the limit can be long
+/// enough for a busy machine.
 const CASE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a run may take, if every case takes its limit.
+/// How long a run may take if every case takes its limit.
 pub(crate) const RUN_LIMIT: Duration = Duration::from_secs(900);
 
 /// A part of the suite.
@@ -29,7 +29,7 @@ pub(crate) enum Group {
 impl Group {
     pub(crate) const ALL: [Group; 3] = [Group::Generic, Group::Http2, Group::Hpack];
 
-    /// Least number of cases in the group: a run with fewer proves nothing.
+    /// The smallest plausible number of cases in the group. A run with fewer proves nothing.
     fn cases(self) -> usize {
         match self {
             Group::Generic => 44,
@@ -51,17 +51,17 @@ impl Group {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) passed: BTreeSet<String>,
-    /// Each with the expected and the actual result.
+    /// The failed cases by name, each with the expected and the actual result.
     pub(crate) failed: BTreeMap<String, String>,
 }
 
-/// An h2spec that is installed.
+/// An installed h2spec.
 pub(crate) struct Suite {
     program: PathBuf,
 }
 
 impl Suite {
-    /// `None` if it cannot be installed; the reason was printed.
+    /// `None` if h2spec cannot be installed; the reason has been printed.
     pub(crate) fn install() -> Result<Option<Self>> {
         let directory = tools::install_or_skip("h2spec")?;
         Ok(directory.map(|directory| Suite { program: directory.join("h2spec") }))
@@ -75,7 +75,7 @@ impl Suite {
         })
     }
 
-    /// Like [`Self::run`]; `run` executes the command that it is given, program first.
+    /// Like [`Self::run`], but `run` executes the command. The first word of the command is the program.
     pub(crate) fn run_by(
         &self,
         (host, port): (&str, u16),
@@ -90,7 +90,7 @@ impl Suite {
         let options = ["--strict", "--host", host, "--port", &port, "--timeout", &limit];
         arguments.extend(options.map(String::from));
         arguments.extend(["--junit-report".into(), report.display().to_string()]);
-        // The exit status only tells whether all cases passed.
+        // The exit status is ignored, because it only states whether all cases passed.
         let output = run(&arguments)?;
         let said = String::from_utf8_lossy(&output.stdout);
         let xml = std::fs::read_to_string(&report)
@@ -105,7 +105,7 @@ impl Suite {
     }
 }
 
-/// Parses a report: a case with a failure, error or skip element has not passed.
+/// Parses a report. A case with a failure, error or skip element has not passed.
 fn read(xml: &str) -> Outcome {
     let mut outcome = Outcome::default();
     for case in xml.split("<testcase ").skip(1) {
@@ -116,7 +116,7 @@ fn read(xml: &str) -> Outcome {
         };
         let name = format!("{}: {}", attribute("package"), attribute("classname"));
         let bad = ["<failure", "<error", "<skipped"].iter().find_map(|mark| case.find(mark));
-        // Two cases of one section have the same title.
+        // Two cases of a section may have the same title, so a number is added.
         let mut unique = name.clone();
         let mut nth = 1;
         while outcome.passed.contains(&unique) || outcome.failed.contains_key(&unique) {

@@ -1,5 +1,5 @@
-//! h2spec over TLS: its bytes reach the HTTP/2 server of an inbound side unchanged, with ALPN
-//! `leno-h2`, like another proxy's requests.
+//! Runs h2spec over TLS. Its bytes reach the HTTP/2 server of an inbound side unchanged, with ALPN `leno-h2`, like
+//! another proxy's requests.
 
 use std::process::Command;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn an_inbound_side_passes_every_case_inside_tls() -> Result<()> {
     let tunnel = Tunnel::start(nginx.address())?;
     let outcome = suite.run(tunnel.address(), &Group::ALL)?;
     ensure!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
-    // The requests did use TLS.
+    // Checks that the requests did use TLS.
     let mut curl = Command::new("curl");
     let url = format!("http://{}/metrics", tunnel.proxy().admin());
     curl.args(["-sS", "--fail", "-m", "20", &url]);

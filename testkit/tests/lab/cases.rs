@@ -64,43 +64,43 @@ mod waypoint;
 mod workload_api;
 mod zones;
 
-/// One property, with its test.
+/// A case: one property, with its test.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: Run,
 }
 
-/// The mesh that a case runs on.
+/// The mesh on which a case runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
-    /// The mesh that all shared cases of a backend use; the case leaves it as it found it.
+    /// The mesh that all shared cases of a backend use. The case leaves it as it was.
     SharedMesh(fn(&Lab) -> Result<()>),
-    /// Meshes that the case starts itself, because it breaks or measures something that a capture
-    /// backend is part of.
+    /// Meshes that the case starts itself, because it breaks or measures something to which the capture backend
+    /// belongs.
     Alone(fn(Capture) -> Result<()>),
-    /// Meshes that the case starts itself, for a property that does not depend on how connections reach the proxy. The
-    /// case runs only with [`ONCE`].
+    /// Meshes that the case starts itself, to test a property that does not depend on how connections reach the
+    /// proxy. The case runs only with [`ONCE`].
     Once(fn(Capture) -> Result<()>),
 }
 
-/// The backend of cases that do not depend on it: the one that `leno up` prefers.
+/// The backend with which cases run that do not depend on the backend. It is the one that `leno up` prefers.
 pub(crate) const ONCE: Capture = Capture::Ebpf;
 
-/// A case on the shared mesh, named as its function.
+/// A case on the shared mesh. Its name is that of its function.
 macro_rules! shared {
     ($name:ident) => {
         $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::SharedMesh($name) }
     };
 }
 
-/// A case with a mesh of its own under each capture backend, named as its function.
+/// A case with its own mesh under each capture backend. Its name is that of its function.
 macro_rules! alone {
     ($name:ident) => {
         $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::Alone($name) }
     };
 }
 
-/// A case with a mesh of its own that runs with one capture backend, named as its function.
+/// A case with its own mesh that runs with only one capture backend. Its name is that of its function.
 macro_rules! once {
     ($name:ident) => {
         $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::Once($name) }

@@ -24,7 +24,7 @@ use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Step;
 use leno_testkit::{binaries, command, wait};
 
-/// How long a database may take to make its files.
+/// How long a database may take to create its files.
 const INITIALISE_LIMIT: Duration = Duration::from_secs(90);
 
 /// How long a program may take from its start to its first answer.
@@ -32,8 +32,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The documents of the shared mesh.
 const MESH: &str = include_str!("mesh.yaml");
-/// Admits every client without a password: the mesh restricts access, and the database is only for
-/// the test.
+/// A configuration that admits every client without a password. The mesh restricts access, and the database exists
+/// only for the test.
 const POSTGRES_HBA: &str = "host all all 0.0.0.0/0 trust\nhost all all ::/0 trust\n";
 
 /// The shared mesh of one backend.
@@ -45,7 +45,7 @@ pub(crate) struct SharedMesh {
 enum State {
     NotYet,
     Up(Box<Lab>),
-    /// The start failed: every case that needs the mesh fails with this error.
+    /// The start failed. Every case that needs the mesh fails with this error.
     Failed(String),
     Ended,
 }
@@ -59,7 +59,7 @@ impl SharedMesh {
         self.capture
     }
 
-    /// Runs `work` on the mesh; the first call starts it.
+    /// Runs `work` on the mesh. The first call starts the mesh.
     pub(crate) fn with(&self, work: fn(&Lab) -> Result<()>) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::NotYet) {
@@ -76,7 +76,7 @@ impl SharedMesh {
         }
     }
 
-    /// Ends the mesh; fails if it leaves anything on the machine.
+    /// Ends the mesh. Fails if it leaves anything on the machine.
     pub(crate) fn end(&self) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State::Up(lab) = std::mem::replace(&mut *state, State::Ended) else {
@@ -88,8 +88,8 @@ impl SharedMesh {
     }
 }
 
-/// Waits until every server answers: programs listen some time after their start, and the client's
-/// proxy gets their endpoints a moment later.
+/// Waits until every server answers. Programs listen some time after their start, and the client's proxy gets
+/// their endpoints a moment later.
 fn settled(lab: Lab) -> Result<Lab> {
     for service in ["nginx", "web", "detect", "local"] {
         answers(&lab, &["curl", "-sS", "--fail", "-m", "5", &format!("http://{service}/")])?;
@@ -122,7 +122,7 @@ fn answers(lab: &Lab, command: &[&str]) -> Result<()> {
     lab.explain(answered.with_context(|| format!("{command:?}: {last}")))
 }
 
-/// Makes the configurations and empty databases of the mesh's programs.
+/// Writes the configurations and creates the empty databases of the mesh's programs.
 fn prepare(directory: &Path) -> Result<()> {
     for (program, package) in
         [("nginx", "nginx"), ("redis-server", "redis-server"), ("mariadbd", "mariadb-server")]
@@ -189,7 +189,7 @@ fn prepare_postgres(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The directory with Debian's PostgreSQL programs; each version has its own.
+/// The directory of Debian's PostgreSQL programs. Each version has its own directory.
 fn postgres_directory() -> Result<std::path::PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<_> = versions.map(|v| v.path().join("bin")).collect();
@@ -201,7 +201,8 @@ fn postgres_directory() -> Result<std::path::PathBuf> {
 fn prepare_mariadb(directory: &Path) -> Result<()> {
     let (data, temporary) = (directory.join("mariadb"), directory.join("mariadb-tmp"));
     own(&data, "mysql")?;
-    // Its own: at its start it removes all temporary tables that it finds.
+    // The server has its own directory for temporary files, because at its start it removes all temporary tables
+    // that it finds.
     own(&temporary, "mysql")?;
     let mut install = Command::new(binaries::require("mariadb-install-db", "mariadb-server")?);
     install.args(["--no-defaults", "--user=mysql", "--auth-root-authentication-method=normal"]);
@@ -214,7 +215,7 @@ fn prepare_mariadb(directory: &Path) -> Result<()> {
     Ok(fs::write(directory.join("mariadb.sql"), grant)?)
 }
 
-/// Makes a directory owned by a user.
+/// Creates a directory that belongs to a user.
 fn own(directory: &Path, user: &str) -> Result<()> {
     fs::create_dir(directory)?;
     let user = nix::unistd::User::from_name(user)?.with_context(|| format!("no user {user}"))?;

@@ -1,9 +1,9 @@
-//! The network lab: the same list of cases with every capture backend, and those that do not depend on how connections
-//! are captured (policies, routes, identities, reports) only once.
+//! The network lab runs the same list of cases with every capture backend. Cases that do not depend on how
+//! connections are captured (policies, routes, identities, reports) run only once.
 //!
-//! Most cases under every backend share one mesh for each, which the first of them starts; cases
-//! that break things start their own. Names are `BACKEND::GROUP::CASE` and `once::GROUP::CASE`:
-//! `cargo test -p leno-testkit --test lab -- ebpf::http`.
+//! For each backend, most cases share one mesh, which the first of them starts. Cases that break something start
+//! their own meshes. Names are `BACKEND::GROUP::CASE` and `once::GROUP::CASE`: `cargo test -p leno-testkit --test
+//! lab -- ebpf::http`.
 //!
 //! Needs root. Without root all cases are ignored, or fail if `LENO_REQUIRE` has `root`.
 //! `LENO_LAB_SHARE=node`, or another value of `leno.dev/share`, runs all meshes in node mode; cases that cannot run
@@ -31,7 +31,7 @@ use crate::fixture::SharedMesh;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Cases share two CPUs and one mesh; in parallel they would disturb each other's measurements.
+    // Cases share two CPUs and one mesh. If they ran in parallel, they would disturb each other's measurements.
     arguments.test_threads = Some(1);
     let root = nix::unistd::geteuid().is_root();
     let required = std::env::var("LENO_REQUIRE").unwrap_or_default().contains("root");
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
                 trials.push(Trial::test(name, run).with_ignored_flag(ignored));
             }
         }
-        // Ends the mesh before the next backend's mesh starts.
+        // Ends the mesh before the mesh of the next backend starts.
         let shared = Arc::clone(&shared);
         let end = move || shared.end().map_err(|error| failed(&error));
         let name = format!("{}::the_mesh_ends_and_leaves_nothing", capture.name());
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    // A filter may have excluded the cases that end the meshes.
+    // A filter may have excluded the trials that end the meshes, so they are ended here as well.
     for mesh in meshes {
         if let Err(error) = mesh.end() {
             eprintln!("{error:#}");

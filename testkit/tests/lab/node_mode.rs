@@ -1,5 +1,5 @@
-//! The cases that do not run in node mode (`LENO_LAB_SHARE`), and why. All other cases run, and their meshes have
-//! sidecars only if their documents ask for one.
+//! The cases that do not run in node mode (`LENO_LAB_SHARE`), with the reasons. All other cases run, and their
+//! meshes have sidecars only if their documents request one.
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab;
@@ -7,15 +7,15 @@ use leno_testkit::lab;
 /// What a case needs that may be missing in node mode.
 #[derive(Clone, Copy)]
 enum Needs {
-    /// A proxy that serves only this instance, and is found by that.
+    /// A proxy that serves only this instance, and that the case finds by that.
     Sidecar,
-    /// A process for each instance, as with the share `workload`.
+    /// A separate process for each instance, as with the share `workload`.
     OwnProcess,
-    /// Requests on the bridge; within one process they may be in memory instead.
+    /// Requests that cross the bridge. Within one process they may stay in memory instead.
     Network,
 }
 
-/// Cases as `GROUP::CASE`, or the beginning of several names, with what they need and why.
+/// The cases as `GROUP::CASE`, or as the beginning of several such names, each with what it needs and why.
 const NEEDS: [(&str, Needs, &str); 4] = [
     (
         "identity::clocks_that_are_wrong_by_four_minutes_are_survived",
@@ -35,7 +35,7 @@ const NEEDS: [(&str, Needs, &str); 4] = [
     ),
 ];
 
-/// Why a case, `GROUP::CASE`, does not run with the settings in the environment; `None` if it does.
+/// Why the case `GROUP::CASE` does not run with the settings in the environment; `None` if it runs.
 pub(crate) fn excepted(case: &str) -> Option<&'static str> {
     let share = lab::share()?;
     let is_shared = share != "workload";
@@ -50,7 +50,7 @@ pub(crate) fn excepted(case: &str) -> Option<&'static str> {
     Some(why)
 }
 
-/// Checks that every name matches a case.
+/// Checks that every name in the list matches a case.
 pub(crate) fn check(cases: &[String]) -> Result<()> {
     for (name, _, _) in NEEDS {
         let is_known = cases.iter().any(|case| case.starts_with(name));

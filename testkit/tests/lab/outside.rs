@@ -21,15 +21,15 @@ use leno_testkit::command::{self, Running};
 use leno_testkit::lab::Lab;
 use leno_testkit::{binaries, netns};
 
-/// How long `ip` may take.
+/// How long a command of `ip` may take.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The outside namespace's address.
+/// The address of the outside namespace.
 pub(crate) const ADDRESS: &str = "198.51.100.2";
 
-/// A namespace that plays the machine on which a mesh is started; dropping it removes it.
+/// A namespace that simulates the machine on which a mesh is started. Dropping this removes it.
 pub(crate) struct Machine(String);
 
-/// The outside namespace; dropping it ends its programs and removes it.
+/// The outside namespace. Dropping this ends its programs and removes it.
 pub(crate) struct Outside {
     name: String,
     programs: Vec<Running>,
@@ -41,7 +41,7 @@ impl Outside {
     /// The second address in the machine's network.
     pub(crate) const SECOND: &str = "198.51.100.3";
 
-    /// Makes one that is connected to a running mesh.
+    /// Creates an outside namespace that is connected to a running mesh.
     pub(crate) fn beside(lab: &Lab) -> Result<Self> {
         let outside = Outside { name: format!("{}-out", lab.name()), programs: Vec::new() };
         let (own, switch) = (outside.name.as_str(), format!("leno-{}", lab.name()));
@@ -61,8 +61,8 @@ impl Outside {
         Ok(outside)
     }
 
-    /// Makes one that is connected to a machine; it has a route to one address of the machine, and
-    /// none to networks behind it.
+    /// Creates an outside namespace that is connected to a machine. It has a route to one address of the machine,
+    /// and none to networks behind it.
     pub(crate) fn of(machine: &Machine) -> Result<Self> {
         let outside = Outside { name: format!("{}-out", machine.0), programs: Vec::new() };
         let own = outside.name.as_str();
@@ -95,7 +95,7 @@ impl Outside {
         says(&self.name, words)
     }
 
-    /// Starts a program in the namespace; names that begin with `leno-` are binaries of this build.
+    /// Starts a program in the namespace. If its name begins with `leno-`, it is a binary of this build.
     pub(crate) fn start(&mut self, words: &[&str]) -> Result<()> {
         let program = match words[0].starts_with("leno-") {
             true => binaries::ours(words[0])?,
@@ -110,7 +110,7 @@ impl Outside {
 }
 
 impl Machine {
-    /// Makes a machine without any network, which does not forward.
+    /// Creates a machine without any network, which does not forward packets.
     pub(crate) fn new() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Which endpoint is chosen; requests are counted at the servers.
+//! Tests which endpoint is chosen. Requests are counted at the servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::proxied_servers::{ProxiedServers, Script};
 
 const GOOD: Script = |_| FaultyAct::Good;
 
-/// The number of users, and of requests of each user.
+/// The number of users, and the number of requests of each user.
 const USERS: usize = 60;
 const EACH: usize = 3;
 
@@ -18,15 +18,15 @@ fn balancing(what: &str) -> String {
     format!("  balancing: {{{what}}}\n")
 }
 
-/// Whether `count` of `n` is within six standard deviations of a `share`; a correct run exceeds that once
-/// in 500 million.
+/// Whether `count` of `n` differs by at most six standard deviations from a `share`. A correct run exceeds that
+/// once in 500 million runs.
 pub(crate) fn is_share(count: usize, n: usize, share: f64) -> bool {
     let (mean, variance) = (n as f64 * share, n as f64 * share * (1.0 - share));
     (count as f64 - mean).abs() <= 6.0 * variance.sqrt()
 }
 
-/// Sends requests of every user, who are identified by `header`; returns the endpoint of each user. Checks
-/// that each user has one endpoint and that each endpoint has some users.
+/// Sends the requests of every user, identified by `header`, and returns the endpoint of each user. Checks that
+/// each user always has the same endpoint, and that each endpoint has some users.
 fn placed(world: &ProxiedServers, tag: &str, header: impl Fn(usize) -> String) -> Vec<usize> {
     for round in 0..EACH {
         for user in 0..USERS {
@@ -50,8 +50,8 @@ fn placed(world: &ProxiedServers, tag: &str, header: impl Fn(usize) -> String) -
     places
 }
 
-/// One of three endpoints refuses at once without doing any work. Judged by latency it would be the
-/// fastest, and would get two thirds of all requests.
+/// One of three endpoints refuses at once, without doing any work. Judged by latency, it would be the fastest and
+/// would get two thirds of all requests.
 #[test]
 fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
     const REQUESTS: usize = 300;
@@ -65,8 +65,8 @@ fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
             (0..REQUESTS).filter(|number| world.get(&number.to_string()).status == status);
         let refused = refused.count();
         assert_eq!(refused, world.counts()[2]);
-        // The expected share is a third. If a working server was late once, as happens on a busy machine, it gets fewer
-        // requests and the share of the refusing one grows up to a half.
+        // The expected share is a third. If a working server was late once, as happens on a busy machine, it gets
+        // fewer requests, and the share of the refusing one grows to at most a half.
         assert!(refused * 100 < REQUESTS * 58, "{refused} of {REQUESTS} refused by {status}");
     }
 }
@@ -90,7 +90,7 @@ fn random_is_even_and_not_round_robin() {
     );
 }
 
-/// One of two endpoints has a request in progress forever, so the other one has fewer once it has
+/// One of two endpoints has a request that stays in progress forever, so the other one has fewer once it has
 /// responded.
 #[test]
 fn least_request_counts_requests_in_progress() {
@@ -120,11 +120,12 @@ fn least_request_counts_requests_in_progress() {
     assert!(is_share(held("Random"), 40, 0.5));
 }
 
-/// Only the number of requests in progress matters. If requests are sent one after another, a slow endpoint gets as
-/// many as a fast one.
+/// Only the number of requests in progress matters. When requests are sent one after another, a slow endpoint gets
+/// as many as a fast one.
 #[test]
 fn least_request_does_not_depend_on_latency() {
-    // Longer than a busy machine keeps the fast server from running, so that the order of the two is certain.
+    // This is longer than a busy machine keeps the fast server from running, so the order of the two responses is
+    // certain.
     let slow: Script = |_| FaultyAct::After(Duration::from_millis(200));
     let late = |algorithm: &str, requests: usize| {
         let world =
@@ -149,13 +150,14 @@ fn hashes_keep_users_together_by_header() {
         placed(&world, tag, |user| format!("X-User: {user}\r\n"))
     };
     for (tag, again, algorithm) in [("a", "b", "RingHash"), ("c", "d", "Maglev")] {
-        // Another proxy in front of the same servers chooses the same endpoints.
+        // Another proxy in front of the same servers must choose the same endpoints.
         assert_eq!(places(tag, algorithm), places(again, algorithm), "{algorithm}");
     }
     assert_ne!(places("e", "RingHash"), places("f", "Maglev"), "these are two ways");
 }
 
-/// The hash uses the cookie `user`, whatever other cookies a request has. The proxy sets no cookie if it is missing.
+/// The hash uses the cookie `user`, whatever other cookies a request has. If the cookie is missing, the proxy does
+/// not set it.
 #[test]
 fn hashes_keep_users_together_by_cookie() {
     for algorithm in ["RingHash", "Maglev"] {

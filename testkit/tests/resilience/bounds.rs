@@ -1,4 +1,4 @@
-//! How many requests an endpoint gets at once, and which requests wait.
+//! Tests how many requests an endpoint gets at once, and which requests wait.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,7 +13,8 @@ use crate::proxied_servers::{self, ProxiedServers};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Two requests are in progress; of five more, three wait and are served once there is room.
+/// Two requests are in progress. Of five more, three wait and are served when there is space, and the others are
+/// refused.
 #[test]
 fn requests_wait_as_policy_allows_and_no_more() {
     let world = ProxiedServers::outbound(
@@ -47,7 +48,7 @@ fn requests_wait_as_policy_allows_and_no_more() {
     assert_eq!(world.metric(&["leno_errors_total", "overloaded"]), 2.0);
 }
 
-/// No endpoint gets more than its bound, even if other endpoints are idle.
+/// No endpoint may get more than its limit, even if other endpoints are idle.
 #[test]
 fn an_endpoint_has_no_more_than_its_own_bound() {
     let world = ProxiedServers::outbound(
@@ -62,20 +63,20 @@ fn an_endpoint_has_no_more_than_its_own_bound() {
     drop(held);
 }
 
-/// A server that processes only a few requests at once; further ones wait for it.
+/// A server that processes only a few requests at once. Further requests wait in the server.
 #[derive(Default)]
 struct NarrowServer {
     working: Mutex<u32>,
     free: Condvar,
-    /// Requests that the server has received and not answered.
+    /// The number of requests that the server has received and not answered.
     inside: AtomicU32,
-    /// The highest value of that since it was last reset.
+    /// The highest such number since it was last reset.
     most: AtomicU32,
 }
 
 const WORKERS: u32 = 4;
 const WORK: Duration = Duration::from_millis(10);
-/// Parallel clients, far more than the server can process at once.
+/// The number of parallel clients: many more than the server can process at once.
 const CLIENTS: usize = 60;
 
 impl NarrowServer {
@@ -92,7 +93,7 @@ impl NarrowServer {
         FaultyAct::Good
     }
 
-    /// The most requests that the server had at once under load, once that has settled.
+    /// The most requests that the server had at once under load, once that number has settled.
     fn settled(self: &Arc<Self>, policy: &str) -> u32 {
         let narrow = Arc::clone(self);
         let address = "127.0.0.1:0".parse().expect("an address");
@@ -112,7 +113,7 @@ impl NarrowServer {
                     }
                 });
             }
-            // Ends once it has settled, or after a time in which it should have.
+            // Ends when the number has settled, or after a time in which it should have.
             let (began, mut most) = (Instant::now(), u32::MAX);
             while began.elapsed() < Duration::from_secs(20) && most > CLIENTS as u32 / 2 {
                 self.most.store(0, Ordering::SeqCst);
@@ -125,8 +126,7 @@ impl NarrowServer {
     }
 }
 
-/// With an adaptive limit the server has few requests at once, and the others wait in the proxy;
-/// none fails.
+/// With an adaptive limit, the server has few requests at once, and the others wait in the proxy. None may fail.
 #[test]
 fn an_adaptive_limit_follows_the_capacity_of_a_server() {
     let most = Arc::<NarrowServer>::default().settled("  limits: {adaptive: true}\n");

@@ -1,5 +1,5 @@
-//! Causes every error that the metrics page lists, or states why it cannot be caused here: the
-//! response, the access log and the metric must name the same cause.
+//! Causes every error that the metrics page lists, or states why it cannot be caused here. The response, the
+//! access log and the metric must name the same cause.
 
 mod rows;
 
@@ -22,37 +22,37 @@ use rows::{ABSENT, BYTES, REQUESTS};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The endpoints behind the proxy.
+/// The endpoints of the service behind the proxy.
 #[derive(Clone, Copy)]
 pub(crate) enum RowEndpoints {
     /// HTTP/1 or TCP endpoints.
     Servers(&'static [Script]),
     /// Three HTTP/2 endpoints.
     Streams(http2::Script),
-    /// This many endpoints at which no server listens.
+    /// This many endpoints where no server listens.
     Refusing(usize),
-    /// One endpoint at which a connection is never established.
+    /// One endpoint to which a connection is never established.
     Silent,
 }
 
-/// One cause, and what triggers it.
+/// A cause, and what triggers it.
 pub(crate) struct Row {
     pub(crate) cause: &'static str,
-    /// The spec of the service's policy; `more` has further documents.
+    /// The spec of the service's policy; `more` contains further documents.
     pub(crate) policy: &'static str,
     pub(crate) more: &'static str,
     pub(crate) protocol: &'static str,
     pub(crate) behind: RowEndpoints,
-    /// Requests that are in progress before.
+    /// How many requests are in progress before.
     pub(crate) held: usize,
-    /// The bytes that the client sends, and how often it sends them; the last response counts.
+    /// The bytes that the client sends, and how many times it sends them. The last response counts.
     pub(crate) said: &'static [u8],
     pub(crate) times: usize,
-    /// The status of the response; `None` if a response has begun already or the client cannot get one.
+    /// The status of the response; `None` if a response has already begun, or if the client cannot get one.
     pub(crate) status: Option<u16>,
 }
 
-/// The servers and sockets that a row needs while it runs.
+/// The servers and sockets that must exist while a row runs.
 struct RowServers {
     servers: Vec<Faulty>,
     _streams: Vec<http2::Server>,
@@ -88,12 +88,12 @@ impl RowServers {
             }
             RowEndpoints::Silent => {
                 let (socket, address) = bound();
-                // Room for one connection that is never accepted; later SYNs are not answered.
+                // There is space for one connection, which is never accepted. Later SYNs are not answered.
                 socket.listen(0).expect("it listens");
                 for _ in 0..2 {
                     let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
                     client.set_nonblocking(true).expect("a socket");
-                    // The connection is still being established, which is no error here.
+                    // The connection is still being established, so this is no error.
                     client.connect(&address.into()).unwrap_or_default();
                     clients.push(client);
                 }
@@ -112,7 +112,7 @@ impl RowServers {
 fn answer(to: SocketAddr, said: &[u8]) -> String {
     let mut stream = TcpStream::connect(to).expect("the proxy listens");
     stream.set_read_timeout(Some(LIMIT)).expect("a socket");
-    // The proxy may refuse before it has read everything.
+    // Fails if the proxy refuses before it has read everything.
     stream.write_all(said).unwrap_or_default();
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -131,7 +131,7 @@ fn told(answer: &str) -> Option<(u16, &str)> {
 }
 
 impl Row {
-    /// Triggers the cause, and checks all three places.
+    /// Triggers the cause, and checks the response, the access log and the metric.
     fn run(&self) {
         let stage = RowServers::new(self.behind);
         let around =
@@ -202,7 +202,8 @@ fn connections_that_the_mesh_fails_say_why() {
     drive(BYTES);
 }
 
-/// That all endpoints were tried, or have just failed, is less useful than which endpoint failed last, and why.
+/// An answer should not just say that all endpoints were tried or have just failed. It should name the endpoint
+/// that failed last, and the reason.
 #[test]
 fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
     for (count, cause) in [(1, "endpoints-tried"), (3, "failfast")] {
@@ -224,8 +225,7 @@ fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
     }
 }
 
-/// The inbound side: an application that does not listen, a rate limit, and a policy that permits
-/// no client.
+/// Tests the inbound side: an application that does not listen, a rate limit, and a policy that permits no client.
 #[test]
 fn the_servers_side_says_why() {
     let (_listener, nowhere) = bound();
@@ -250,7 +250,7 @@ fn source(path: &str) -> String {
     fs::read_to_string(root.join(path)).expect("a file of the project")
 }
 
-/// The causes in the page's table, except for its last row, which stands for several others.
+/// The causes in the page's table, without its last row, which stands for several causes.
 fn listed() -> BTreeSet<String> {
     let page = source("docs/guide/metrics.md");
     let (_, part) = page.split_once("### Causes").expect("the part");

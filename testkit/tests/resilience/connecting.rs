@@ -1,4 +1,4 @@
-//! Requests that have less time than a connection takes to open, and clients that leave meanwhile.
+//! Tests requests that have less time than it takes to open a connection, and clients that leave meanwhile.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -13,8 +13,8 @@ use crate::proxied_servers::get;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A server whose queue of connections is full: the kernel drops each SYN, and the proxy's is sent again after a
-/// second. So connecting takes one second if there is room by then.
+/// A server whose connection queue is full. The kernel drops each SYN, and the proxy's SYN is sent again after a
+/// second. So connecting takes one second, if there is space by then.
 pub(crate) struct FullServer {
     listener: TcpListener,
     _queued: TcpStream,
@@ -24,7 +24,7 @@ impl FullServer {
     pub(crate) fn new() -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        // One more than this is queued.
+        // The kernel queues one connection more than this number.
         socket.listen(0).unwrap();
         let listener = TcpListener::from(socket);
         let queued = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -39,7 +39,7 @@ impl FullServer {
         FrontProxy::outbound(spec, &[self.address()], &FrontOptions::default())
     }
 
-    /// Makes room, and accepts the proxy's connection.
+    /// Makes space in the queue, and accepts the proxy's connection.
     pub(crate) fn accept(&self) -> TcpStream {
         self.listener.accept().unwrap();
         self.listener.set_nonblocking(true).unwrap();
@@ -70,8 +70,8 @@ fn answer(mut stream: &TcpStream) {
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
 }
 
-/// The first request fails at its deadline. The connection that was being opened for it is completed, and serves the
-/// second request.
+/// The first request fails at its deadline. The connection that was being opened for it is completed, and is used
+/// for the second request.
 #[test]
 fn a_deadline_shorter_than_connecting_fails_one_request_only() {
     let server = FullServer::new();
@@ -87,11 +87,11 @@ fn a_deadline_shorter_than_connecting_fails_one_request_only() {
     assert!(served.is_good(), "{served:?}");
     let _open = serves.join().unwrap();
     server.assert_no_more();
-    // Only one of the two requests had a connection.
+    // Only one of the two requests was sent on a connection.
     assert_eq!(front.metric(&["leno_pool_requests", "outbound"]), 1.0);
 }
 
-/// The request of a client that leaves ends at once: the proxy cannot connect before the server makes room.
+/// The request of a client that leaves ends at once. The proxy cannot connect before the server makes space.
 #[test]
 fn a_client_that_leaves_while_the_proxy_connects_ends_its_request() {
     let server = FullServer::new();
@@ -107,7 +107,7 @@ fn a_client_that_leaves_while_the_proxy_connects_ends_its_request() {
         Ok((front.metric(&["leno_errors_total", "\"closed\""]) == 1.0).then_some(()))
     })
     .unwrap();
-    // The connection is completed, and is used for the next request.
+    // The connection is completed, and used for the next request.
     let accepted = server.accept();
     let serves = std::thread::spawn(move || answer(&accepted));
     assert!(get(&front, "2").is_good());

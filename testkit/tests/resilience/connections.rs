@@ -1,4 +1,4 @@
-//! The limit on connections to a service: which requests are refused, and what makes room.
+//! Tests the limit on connections to a service: which requests are refused, and when there is space again.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::proxied_servers::{ProxiedServers, Script, get, server};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Requests in progress hold their connections; one more is refused at once, with the cause.
+/// Requests in progress use all permitted connections. One more request is refused at once, with the cause.
 #[test]
 fn no_more_connections_are_made_than_policy_allows() {
     let stalls: Script = |_| FaultyAct::Stall;
@@ -31,18 +31,18 @@ fn no_more_connections_are_made_than_policy_allows() {
     assert_eq!((refused.status, refused.header("leno-error")), (503, Some("connections-in-use")));
     assert_eq!(world.seen().len(), 3);
     assert_eq!(world.metric(&["leno_errors_total", "connections-in-use"]), 1.0);
-    // A client that leaves makes room.
+    // A client that leaves frees its connection.
     drop(held);
     wait::until("the clients that left to have made room", LIMIT, || {
         let mut next = world.send("GET", "next", "", "");
         next.set_read_timeout(Some(Duration::from_millis(100)))?;
-        // A response would be a refusal; the stalling server sends none.
+        // A response would mean that the request was refused, because the stalling server sends none.
         Ok(next.read(&mut [0]).is_err().then_some(()))
     })
     .unwrap();
 }
 
-/// An idle connection to one endpoint is closed where another endpoint needs it.
+/// An idle connection to one endpoint must be closed if another endpoint needs it.
 #[test]
 fn idle_connections_make_room() {
     let world = ProxiedServers::outbound(
@@ -74,8 +74,8 @@ fn cause(reply: &Reply) -> Option<&str> {
     reply.headers.get("leno-error").and_then(|cause| cause.to_str().ok())
 }
 
-/// HTTP/2 requests share the existing connections, however many arrive at once; another endpoint gets a
-/// connection as long as policy allows it.
+/// HTTP/2 requests share the existing connections, however many arrive at once. Another endpoint gets a connection
+/// as long as policy permits it.
 #[test]
 fn requests_of_http2_share_the_connections_that_policy_allows() {
     let spec = "  balancing: {algorithm: RoundRobin}\n  limits: {connections: 2}\n";
@@ -103,8 +103,8 @@ fn requests_of_http2_share_the_connections_that_policy_allows() {
     );
 }
 
-/// A connection on which no bytes arrive any more is replaced by another one, once requests have timed out
-/// on it.
+/// A connection on which no bytes arrive any more must be replaced by another one, once requests have timed out on
+/// it.
 #[test]
 fn a_connection_that_is_stuck_makes_room() {
     let script: http2::Script = |connection, number| match (connection, number) {
@@ -127,7 +127,8 @@ fn a_connection_that_is_stuck_makes_room() {
     assert_eq!(server.connections(), 2);
 }
 
-/// The connection of a server that is only slow is kept: other requests are answered on it in the meantime.
+/// The connection to a server that is only slow must be kept, because other requests are answered on it in the
+/// meantime.
 #[test]
 fn a_connection_that_answers_others_is_kept() {
     let server =
@@ -146,11 +147,11 @@ fn a_connection_that_answers_others_is_kept() {
     assert_eq!(server.connections(), 1);
 }
 
-/// Seven of eight endpoints have ended, and discovery has not removed them: each refuses at once, and the
-/// first request reaches the one that is left.
+/// Seven of eight endpoints have ended, and discovery has not removed them yet. Each refuses at once, and the
+/// first request must reach the remaining one.
 #[test]
 fn endpoints_that_end_together_fail_no_request() {
-    // Bound, so that no other program gets the port, but not listening.
+    // The sockets are bound, so that no other program gets their ports, but they do not listen.
     let gone: Vec<Socket> = (0..7)
         .map(|_| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -168,8 +169,8 @@ fn endpoints_that_end_together_fail_no_request() {
             let front = FrontProxy::outbound(spec, &addresses, &FrontOptions::default());
             let begun = Instant::now();
             let answer = get(&front, "first");
-            // A busy machine may slow down an attempt enough to use up the request's three tries, so slow
-            // rounds do not count.
+            // A busy machine may slow an attempt down so much that the request's three attempts are used up. So
+            // slow rounds do not count.
             if begun.elapsed() < Duration::from_millis(400) {
                 quick += 1;
                 assert!(answer.is_good(), "{spec}{answer:?}");

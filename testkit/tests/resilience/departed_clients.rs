@@ -1,5 +1,5 @@
-//! Clients that leave before any server has received their request: the work for them ends, and nothing of it reaches a
-//! server later. Opaque bytes are still delivered.
+//! Tests clients that leave before any server has received their request. The work for them must end, and nothing
+//! of the request may reach a server later. Opaque bytes must still be delivered.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -14,10 +14,10 @@ use crate::connecting::FullServer;
 use crate::front::{FrontOptions, FrontProxy};
 use crate::proxied_servers::ProxiedServers;
 
-/// Shorter than the waits that the clients below leave behind.
+/// A limit that is shorter than the waits that the clients below leave behind.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// A request in HTTP/1.1, and one in HTTP/2: the preface, SETTINGS, and a GET of `/` on stream 1.
+/// A request in HTTP/1.1, and a request in HTTP/2: the preface, SETTINGS, and a GET of `/` on stream 1.
 const REQUESTS: [&[u8]; 2] = [
     b"GET /1 HTTP/1.1\r\nHost: web\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x08\x01\x05\0\0\0\x01\x82\x86\x84\x41\x03web",
@@ -33,11 +33,11 @@ fn wait_for(what: &str, front: &FrontProxy, metric: &[&str], value: f64) {
     wait::until(what, LIMIT, || Ok((front.metric(metric) == value).then_some(()))).unwrap();
 }
 
-/// Checks that the proxy has noticed that a client left, and has ended its work for it.
+/// Checks that the proxy has noticed that a client left, and has ended its work for that client.
 fn assert_over(front: &FrontProxy) {
     wait_for("the work to end", front, &["leno_busy"], 0.0);
     wait_for("its connection to end", front, &["leno_connections_open"], 0.0);
-    // An HTTP/2 connection that breaks is counted in addition to its request.
+    // If an HTTP/2 connection breaks, that is counted in addition to its request.
     let counted = |cause| front.metric(&["leno_errors_total", cause]);
     let causes = [counted("\"closed\""), counted("\"broken\"")];
     assert!(causes[0] >= 1.0 && causes.iter().sum::<f64>() == counted(""), "{causes:?}");
@@ -98,8 +98,8 @@ fn opaque(server: &FullServer) -> FrontProxy {
     FrontProxy::outbound("  timeouts: {}\n", &[server.address()], &around)
 }
 
-/// An opaque connection: attempts to reach a server end if the client has sent nothing and leaves, or if its connection
-/// breaks.
+/// For an opaque connection, attempts to reach a server must end if the client leaves without having sent
+/// anything, or if its connection breaks.
 #[test]
 fn while_an_opaque_connection_is_made() {
     let server = FullServer::new();
@@ -115,7 +115,7 @@ fn while_an_opaque_connection_is_made() {
     assert_over(&front);
 }
 
-/// An opaque client that closes its connection after it has sent its bytes, as `nc -N` and log senders do.
+/// The opaque client closes its connection after it has sent its bytes, as `nc -N` and programs that send logs do.
 #[test]
 fn what_a_client_of_bytes_has_sent_arrives_after_it_has_left() {
     let sides: [fn(&FullServer) -> FrontProxy; 2] =
@@ -147,7 +147,7 @@ fn while_the_application_is_connected_to() {
     }
 }
 
-/// A silent client, whose application may be the one that speaks first.
+/// The client is silent, and its application may be the one that sends first.
 #[test]
 fn in_silence_while_the_application_is_connected_to() {
     let application = FullServer::new();
@@ -156,7 +156,7 @@ fn in_silence_while_the_application_is_connected_to() {
     wait_for("the connection", &front, &["leno_connections_open"], 1.0);
     drop(client);
     wait_for("its end", &front, &["leno_connections_open"], 0.0);
-    // Connecting would have failed later.
+    // Without the end, the attempt to connect would have failed later.
     assert_eq!(front.metric(&["leno_connect_failures_total"]), 0.0);
 }
 

@@ -1,5 +1,5 @@
-//! Requests that some servers accept and that detection does not recognise, for an application with
-//! a rate limit and no declared protocol.
+//! Tests requests that some servers accept but detection does not recognise, for an application with a rate limit
+//! and without a declared protocol.
 
 use std::io::{Read, Write};
 
@@ -31,7 +31,7 @@ fn no_request_bypasses_a_limit_on_a_port_with_detection() {
             format!("{beginning}\r\nHost: web\r\nx-id: {number}\r\nConnection: close\r\n\r\n");
         client.write_all(request.as_bytes()).expect("the proxy reads");
         let mut answer = Vec::new();
-        // The proxy closes with unread bytes, which causes a reset.
+        // The proxy closes the connection with unread bytes, which causes a reset.
         let _reset = client.read_to_end(&mut answer);
         let answer = String::from_utf8_lossy(&answer);
         let status = answer.split(' ').nth(1).unwrap_or_default();
@@ -41,7 +41,8 @@ fn no_request_bypasses_a_limit_on_a_port_with_detection() {
     assert!(world.metric(&["leno_errors_total", "request-line"]) >= 5.0);
 }
 
-/// An empty line before a request (RFC 9112 section 2.2) hides it neither from metrics nor from limits.
+/// An empty line before a request (RFC 9112 section 2.2) must hide the request neither from metrics nor from
+/// limits.
 #[test]
 fn a_request_behind_an_empty_line_is_recognised_and_counted() {
     for limits in ["", "  limits: [{requests: 10, per: 1h}]\n"] {
@@ -57,7 +58,7 @@ fn a_request_behind_an_empty_line_is_recognised_and_counted() {
     }
 }
 
-/// Another protocol than HTTP is not served there either, and the client gets an error.
+/// A protocol other than HTTP is not served there either, and the client gets an error.
 #[test]
 fn other_protocols_do_not_reach_an_application_with_a_limit() {
     let world = ProxiedServers::inbound("  limits: [{requests: 1000}]\n", |_| FaultyAct::Good);

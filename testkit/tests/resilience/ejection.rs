@@ -1,4 +1,4 @@
-//! Endpoints that are ejected because their requests fail, and how they come back.
+//! Tests endpoints that are ejected because their requests fail, and how they come back.
 
 use std::io::Read;
 use std::time::Duration;
@@ -17,8 +17,8 @@ fn ejections(world: &ProxiedServers) -> f64 {
     world.metric(&["leno_ejections_total"])
 }
 
-/// One of four endpoints fails half of its requests, never three in a row: its success rate alone
-/// ejects it.
+/// One of four endpoints fails half of its requests, but never three in a row. It must be ejected only because of
+/// its success rate.
 #[test]
 fn an_endpoint_with_a_low_success_rate_is_ejected() {
     let world = ProxiedServers::outbound(
@@ -43,7 +43,7 @@ fn an_endpoint_with_a_low_success_rate_is_ejected() {
     assert_eq!(ejections(&world), 1.0, "the others are good");
 }
 
-/// Without `successRate` in the policy the same endpoints all stay.
+/// Without `successRate` in the policy, all of these endpoints stay.
 #[test]
 fn success_rates_are_compared_by_policy_alone() {
     let world = ProxiedServers::outbound(
@@ -58,8 +58,8 @@ fn success_rates_are_compared_by_policy_alone() {
     assert_eq!(ejections(&world), 0.0);
 }
 
-/// The endpoint fails three times, once more when it is tried again, then stalls, and then
-/// succeeds. While its single trial request is in progress, it gets no other one.
+/// The endpoint fails three times, once more when it is tried again, then stalls, and then succeeds. While its
+/// single trial request is in progress, it gets no other request.
 #[test]
 fn an_endpoint_comes_back_by_one_good_answer() {
     let bad: Script = |number| match number {
@@ -77,7 +77,7 @@ fn an_endpoint_comes_back_by_one_good_answer() {
         world.get("before");
     }
     assert_eq!(seen(), 3);
-    // The trial request fails: the endpoint is ejected again, which counts as one more ejection.
+    // The trial request fails, so the endpoint is ejected again, which is counted as a further ejection.
     wait::until("it to be tried", LIMIT, || {
         world.get("first");
         Ok((seen() > 3).then_some(()))
@@ -92,20 +92,19 @@ fn an_endpoint_comes_back_by_one_good_answer() {
     let mut held = None;
     wait::until("it to be tried again", LIMIT, || {
         let mut stream = world.send("GET", "second", "", "");
-        // The request is repeated if this one was only slow.
+        // If the request was only slow, it is repeated.
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         let answered = stream.read(&mut [0]).is_ok();
         held = (!answered).then_some(stream);
         Ok((seen() > 4).then_some(()))
     })
     .unwrap();
-    // The four seconds of the second ejection are far from over.
+    // The second ejection lasts four seconds, which are far from over.
     for number in 0..30 {
         assert!(world.get(&number.to_string()).is_good());
     }
     assert_eq!((seen(), ejections(&world)), (5, 2.0), "it gets one request");
-    // The trial request is cancelled, which decides nothing about the endpoint; the next one
-    // succeeds.
+    // The trial request is cancelled, which decides nothing about the endpoint. The next trial succeeds.
     drop(held);
     wait::until("it to be back", LIMIT, || {
         assert!(world.get("third").is_good());
@@ -120,8 +119,7 @@ fn an_endpoint_comes_back_by_one_good_answer() {
     assert_eq!(more, [10; 3]);
 }
 
-/// Two of three endpoints fail. If the policy prefers all endpoints to a third of them, all are
-/// used again.
+/// Two of three endpoints fail. If the policy prefers all endpoints to only a third of them, all are used again.
 #[test]
 fn all_endpoints_are_used_if_too_few_remain() {
     let fails: Script = |_| FaultyAct::Status(503);

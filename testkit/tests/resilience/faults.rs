@@ -1,5 +1,5 @@
-//! Many parallel clients and endpoints of which most are broken, each in its own way: clients see what
-//! policy promises, and servers see no more than it allows.
+//! Tests many parallel clients, and endpoints most of which are broken, each in a different way. Clients must see
+//! what policy promises, and servers must not get more than policy allows.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -13,7 +13,7 @@ use crate::{counted, fails_half};
 const CLIENTS: u32 = 8;
 const REQUESTS: u32 = 60;
 
-/// One fails half of its requests, one stalls, two cut each body by a close or a reset, one sends
+/// One server fails half of its requests, one stalls, two cut off each body by a close or a reset, one sends
 /// garbage, and two work.
 const SERVERS: &[Script] = &[
     fails_half,
@@ -24,14 +24,14 @@ const SERVERS: &[Script] = &[
     |_| FaultyAct::Good,
     |_| FaultyAct::Good,
 ];
-/// The indexes of the servers that cut bodies.
+/// The indexes of the servers that cut off bodies.
 const CUTTERS: [usize; 2] = [2, 3];
-/// Consecutive failures after which an endpoint is ejected.
+/// The number of consecutive failures after which an endpoint is ejected.
 const FAILURES: u32 = 3;
-/// Retries in these policies, beside the first try.
+/// The number of retries in these policies, in addition to the first attempt.
 const ATTEMPTS: u32 = 5;
 
-/// Sends [`REQUESTS`] requests from each of several parallel clients; returns the response to each.
+/// Sends [`REQUESTS`] requests from each of several parallel clients. Returns the response to each.
 fn load(world: &ProxiedServers, method: &'static str) -> Vec<(String, Answer)> {
     thread::scope(|scope| {
         let client = |client: u32| {
@@ -49,8 +49,8 @@ fn load(world: &ProxiedServers, method: &'static str) -> Vec<(String, Answer)> {
     })
 }
 
-/// A response that is cut has begun already, so its request cannot be sent again. Retries hide all
-/// other failures from clients, and an endpoint that cuts bodies is ejected after three.
+/// A response that is cut off has already begun, so its request cannot be sent again. Retries hide all other
+/// failures from clients, and an endpoint that cuts off bodies is ejected after three.
 #[test]
 fn clients_see_what_policy_promises() {
     let (percent, per_second) = (100, 50);
@@ -70,7 +70,7 @@ fn clients_see_what_policy_promises() {
     let mut cut = BTreeSet::new();
     for place in CUTTERS {
         let seen = world.backends[place].seen();
-        // Each client may have had a request in progress when the endpoint was ejected.
+        // When the endpoint was ejected, each client may have had a request in progress.
         assert!(!seen.is_empty() && seen.len() <= (FAILURES + CLIENTS) as usize, "{seen:?}");
         cut.extend(seen);
     }
@@ -85,7 +85,7 @@ fn clients_see_what_policy_promises() {
     assert_eq!(world.metric(&["leno_retries_total"]), retries);
 }
 
-/// Under a policy that does not allow non-idempotent retries, each POST is sent once.
+/// Under a policy that does not permit retries of non-idempotent requests, each POST must be sent only once.
 #[test]
 fn under_faults_non_idempotent_requests_are_sent_once() {
     let world = ProxiedServers::outbound(
@@ -105,8 +105,8 @@ fn under_faults_non_idempotent_requests_are_sent_once() {
     }
 }
 
-/// One of three endpoints takes sixty times as long: it gets few of the requests, while round robin
-/// would give it a third.
+/// One of three endpoints takes sixty times as long. It must get few of the requests; with round robin it would
+/// get a third.
 #[test]
 fn an_endpoint_that_is_slow_gets_few_requests() {
     let fast: Script = |_| FaultyAct::After(Duration::from_millis(5));
@@ -123,7 +123,7 @@ fn an_endpoint_that_is_slow_gets_few_requests() {
     assert!(in_turns > 0.3, "{in_turns} of the requests");
 }
 
-/// Connections of clients that send nothing are closed after ten seconds, and are counted.
+/// Connections of clients that send nothing must be closed after ten seconds, and counted.
 #[test]
 fn silent_clients_are_disconnected() {
     let world = ProxiedServers::outbound_with(
@@ -138,7 +138,7 @@ fn silent_clients_are_disconnected() {
     let mut clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
     for client in &mut clients {
         let mut byte = [0];
-        // The connection is reset or closed, and no byte arrives.
+        // The connection is reset or closed, without any byte.
         let read = std::io::Read::read(client, &mut byte);
         assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
     }

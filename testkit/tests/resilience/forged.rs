@@ -1,10 +1,10 @@
-//! Applications and clients that send the mesh's own headers.
+//! Tests applications and clients that send the headers that only the mesh may set.
 
 use leno_testkit::peer::{FORGED, FaultyAct};
 
 use crate::proxied_servers::{Answer, ProxiedServers};
 
-/// An application that has processed a request, and claims as a proxy would that it has not.
+/// An application that has processed a request, and claims, as a proxy would, that it has not.
 const FORGES: fn(u32) -> FaultyAct = |_| FaultyAct::Says(FORGED);
 
 fn assert_is_the_applications(answer: &Answer) {
@@ -12,8 +12,8 @@ fn assert_is_the_applications(answer: &Answer) {
     assert!(answer.is_whole && !answer.head.contains("\r\nleno"), "{}", answer.head);
 }
 
-/// The endpoints here have not proven an identity, so the proxy ignores their mesh headers and does
-/// not forward them to the client.
+/// The endpoints here have not proved an identity, so the proxy ignores their mesh headers and does not forward
+/// them to the client.
 #[test]
 fn an_application_cannot_cause_a_retry_with_a_forged_header() {
     let world = ProxiedServers::outbound("  timeouts: {request: 1m}\n", &[FORGES, FORGES]);
@@ -26,8 +26,7 @@ fn an_application_cannot_cause_a_retry_with_a_forged_header() {
     assert_eq!(world.metric(&["leno_errors_total", "failfast"]), 0.0);
 }
 
-/// The application's own proxy removes the headers, so that the proxies of clients, which would
-/// trust them, never receive them.
+/// The application's own proxy removes the headers, because the proxies of clients would trust them.
 #[test]
 fn an_application_cannot_speak_as_its_proxy() {
     let world = ProxiedServers::inbound("  limits: [{requests: 1000}]\n", FORGES);

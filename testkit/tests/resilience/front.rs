@@ -14,10 +14,10 @@ pub(crate) struct FrontProxy {
     proxy: Proxy,
 }
 
-/// Further settings of the proxy, its service and its endpoints.
+/// Settings of the proxy, its service and its endpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrontOptions<'a> {
-    /// The proxy's name; `test-0` if empty.
+    /// The name of the proxy; `test-0` if this is empty.
     pub(crate) name: &'a str,
     /// Labels of the proxy.
     pub(crate) own: &'a str,
@@ -25,7 +25,7 @@ pub(crate) struct FrontOptions<'a> {
     pub(crate) servers: &'a [&'a str],
     /// The service's `trafficDistribution`.
     pub(crate) distribution: &'a str,
-    /// The service's `appProtocol`; `http` if empty.
+    /// The service's `appProtocol`; `http` if this is empty.
     pub(crate) protocol: &'a str,
     /// More documents.
     pub(crate) more: &'a str,
@@ -42,7 +42,7 @@ impl From<Proxy> for FrontProxy {
 }
 
 impl FrontProxy {
-    /// The outbound side. `spec` is that of a TrafficPolicy without its targets.
+    /// The outbound side. `spec` is the spec of a TrafficPolicy without its targets.
     pub(crate) fn outbound(spec: &str, servers: &[SocketAddr], around: &FrontOptions<'_>) -> Self {
         let proxy = Proxy::start_panicking(
             &[&["--access-log", "text"], around.arguments].concat(),
@@ -71,13 +71,13 @@ impl FrontProxy {
         Self { proxy: proxy.expect("leno-proxy starts") }
     }
 
-    /// The inbound side in front of an application, with the `limits` of a RateLimitPolicy, or without
-    /// one.
+    /// The inbound side in front of an application. `limits` are those of a RateLimitPolicy; if empty, there is
+    /// none.
     pub(crate) fn inbound(limits: &str, application: SocketAddr) -> Self {
         Self::inbound_under("RateLimitPolicy", limits, application)
     }
 
-    /// The same with this many workers.
+    /// Like [`Self::inbound`], with this many workers.
     pub(crate) fn inbound_of(workers: u16, limits: &str, application: SocketAddr) -> Self {
         Self::inbound_by((workers, "RateLimitPolicy"), limits, application)
     }
@@ -108,22 +108,22 @@ impl FrontProxy {
         Self { proxy: proxy.expect("leno-proxy starts") }
     }
 
-    /// Everything that it has printed so far.
+    /// Everything that the proxy has printed so far.
     pub(crate) fn log(&self) -> String {
         self.proxy.log().expect("its log")
     }
 
-    /// The address that it accepts on.
+    /// The address at which the proxy accepts connections.
     pub(crate) fn address(&self) -> SocketAddr {
         self.proxy.address()
     }
 
-    /// Where its admin server listens.
+    /// The address of its admin server.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.proxy.admin()
     }
 
-    /// A connection to it.
+    /// Opens a connection to the proxy.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.proxy.address()).expect("the proxy listens");
         stream.set_read_timeout(Some(LIMIT)).expect("a socket");

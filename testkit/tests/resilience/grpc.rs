@@ -1,4 +1,4 @@
-//! gRPC calls: retried by their status, and routed by weight.
+//! Tests gRPC calls, which are retried by their status and routed by weight.
 
 use http::Request;
 
@@ -40,8 +40,8 @@ fn retries(on: &str, more: &str) -> String {
 
 const FREE: &str = "    nonIdempotent: true\n    budget: {percent: 100, minPerSecond: 1000}\n";
 
-/// One of two servers always returns UNAVAILABLE: if the policy names that status, its calls are
-/// retried on the other one.
+/// One of two servers always returns UNAVAILABLE. If the policy names that status, its calls must be retried on
+/// the other server.
 #[test]
 fn calls_are_tried_again_by_their_code() {
     let unavailable: http2::Script = |_, _| ServerBehaviour::Grpc(14);
@@ -50,11 +50,11 @@ fn calls_are_tried_again_by_their_code() {
     for (on, more, first, expected) in [
         ("UNAVAILABLE", FREE, unavailable, true),
         ("RESOURCE_EXHAUSTED, UNAVAILABLE", FREE, unavailable, true),
-        // A status that the policy does not name.
+        // The policy does not name this status.
         ("UNAVAILABLE", FREE, internal, false),
-        // HTTP statuses in the policy do not apply to the status of a call.
+        // HTTP statuses in the policy do not apply to the grpc-status of a call.
         ("503, 5xx", FREE, unavailable, false),
-        // A gRPC call is a POST, which is sent once unless the policy allows more.
+        // A gRPC call is a POST, which is sent only once unless the policy permits more.
         ("UNAVAILABLE", "    budget: {percent: 100, minPerSecond: 1000}\n", unavailable, false),
     ] {
         let servers = [Server::start(first), Server::start(good)];
@@ -69,7 +69,7 @@ fn calls_are_tried_again_by_their_code() {
     }
 }
 
-/// All calls fail: the servers receive the clients' calls and the retries that the budget allows.
+/// All calls fail. The servers receive the clients' calls, and as many retries as the budget allows.
 #[test]
 fn calls_are_tried_again_within_the_budget() {
     let unavailable: http2::Script = |_, _| ServerBehaviour::Grpc(14);
@@ -87,7 +87,7 @@ fn calls_are_tried_again_within_the_budget() {
     assert!(front.metric(&["leno_retries_denied_total", "budget"]) > 0.0);
 }
 
-/// GRPCRouteWeight, GRPCRouteNamedRule.
+/// GRPCRouteWeight and GRPCRouteNamedRule.
 #[test]
 fn grpc_calls_go_by_weight() {
     let servers: Vec<Server> =

@@ -1,5 +1,5 @@
-//! Requests whose response is late: which copies are sent, which response the client gets, and what
-//! happens to the copies that lose.
+//! Tests requests whose response is late: which copies are sent, which response the client gets, and what happens
+//! to the copies that lose.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::proxied_servers::{ProxiedServers, Script};
 
 const REQUESTS: u32 = 40;
 
-/// Longer than any wait of these tests.
+/// A time that is longer than any wait of these tests.
 const LONG: Duration = Duration::from_secs(20);
 
 fn policy(hedging: &str, budget: &str) -> String {
@@ -37,9 +37,9 @@ fn an_endpoint_that_stalls_is_not_waited_for() {
     }
     let seen = world.seen();
     assert!(counted(&seen).values().all(|times| *times <= 2), "{:?}", counted(&seen));
-    // For each request that stalls a copy is sent, and wins. A copy that is sent to the stalled server loses: then the
-    // good server was tried first but was late itself, as may happen on a busy machine. That copy may be cancelled
-    // before the server has received it.
+    // For each request that stalls, a copy is sent and wins. A copy that is sent to the stalled server loses. This
+    // happens if the good server was tried first but was itself late, for example on a busy machine. Such a copy
+    // may be cancelled before the server has received it.
     wait::until("all copies to have won, or lost and been given up", LONG, || {
         let [won, lost] =
             ["won", "lost"].map(|result| world.metric(&["leno_hedges_total", result]));
@@ -53,7 +53,7 @@ fn an_endpoint_that_stalls_is_not_waited_for() {
 
 #[test]
 fn no_more_copies_are_sent_than_policy_allows() {
-    // Long enough for all copies to be sent before it, also by a proxy that does not run for a while.
+    // This is long enough that all copies are sent before, even if the proxy does not run for a while.
     let late: Script = |_| FaultyAct::After(Duration::from_secs(1));
     for (copies, servers) in [(1, 3), (2, 3), (3, 5)] {
         let policy = policy(&format!("{{delay: 10ms, copies: {copies}}}"), FREE);
@@ -67,7 +67,7 @@ fn no_more_copies_are_sent_than_policy_allows() {
         let hedges = world.metric(&["leno_hedges_total"]);
         assert_eq!(hedges, f64::from(2 * copies));
     }
-    // Nor more copies than there are endpoints.
+    // There are also no more copies than endpoints.
     let world = ProxiedServers::outbound(&policy("{delay: 10ms, copies: 3}", FREE), &[late, late]);
     assert!(world.get("1").is_good());
     assert_eq!(world.seen().len(), 2);
@@ -93,14 +93,14 @@ fn non_idempotent_requests_are_sent_once() {
     assert!(counted(&seen).values().all(|times| *times <= 2), "{:?}", counted(&seen));
     assert!(seen.len() > 6, "no copy was sent");
 
-    // A body that is too long to be kept for a copy is sent once.
+    // If a body is too long to be kept for a copy, the request is sent only once.
     let world = ProxiedServers::outbound(&allowed, servers);
     assert!(world.ask("POST", "long", "", &"x".repeat(200_000)).is_good());
     assert_eq!(world.seen().len(), 1);
     assert_eq!(world.metric(&["leno_hedges_denied_total", "body"]), 1.0);
 }
 
-/// All endpoints are always late: they receive only as many more requests as the budget allows.
+/// All endpoints are always late. They must receive only as many additional requests as the budget allows.
 #[test]
 fn copies_come_out_of_the_retry_budget() {
     let policy = policy("{delay: 1ms}", "{percent: 10, minPerSecond: 2}");
@@ -117,14 +117,15 @@ fn copies_come_out_of_the_retry_budget() {
     assert!(world.metric(&["leno_hedges_denied_total", "budget"]) > 0.0);
 }
 
-/// A failure is not forwarded while another copy is in progress; if all fail, the last failure is.
+/// A failure is not forwarded while another copy is in progress. If all copies fail, the last failure is
+/// forwarded.
 #[test]
 fn a_failure_waits_for_a_better_answer() {
-    // The copy is sent before the failure, also by a proxy that does not run for a while.
+    // The copy is sent before the failure arrives, even if the proxy does not run for a while.
     let fails: Script = |_| FaultyAct::StatusAfter(503, Duration::from_millis(800));
     let slow: Script = |_| FaultyAct::After(Duration::from_millis(1600));
     let world = ProxiedServers::outbound(&policy("{delay: 20ms}", FREE), &[fails, slow]);
-    // Each server is asked first once.
+    // In two requests, each server is tried first once.
     for number in 0..2 {
         let answer = world.get(&number.to_string());
         assert!(answer.is_good(), "{answer:?}");
@@ -136,8 +137,8 @@ fn a_failure_waits_for_a_better_answer() {
     assert_eq!(world.seen().len(), 2);
 }
 
-/// The next bytes on the client's connection are parsed as the next request, whichever copy
-/// answered the one before.
+/// The next bytes on the client's connection are parsed as the next request, no matter which copy answered the
+/// request before.
 #[test]
 fn a_connection_goes_on_after_a_copy_has_answered() {
     let hedging = policy("{delay: 20ms, nonIdempotent: true}", FREE);
@@ -159,8 +160,7 @@ fn a_connection_goes_on_after_a_copy_has_answered() {
     assert_eq!(text.matches("\r\n\r\nok").count(), 7, "{text}");
 }
 
-/// A percentile is available after a hundred responses; from then on requests later than that are
-/// copied.
+/// A percentile is known after a hundred responses. From then on, requests that take longer than it are copied.
 #[test]
 fn a_percentile_is_learned() {
     let first: Script = |number| if number < 80 { FaultyAct::Good } else { FaultyAct::Stall };
@@ -173,8 +173,8 @@ fn a_percentile_is_learned() {
     assert!(counted(&world.seen()).values().all(|times| *times <= 2));
 }
 
-/// The copy that is answering is cancelled when its client leaves, although no bytes are being
-/// written then.
+/// When a client leaves, the copy that is answering must be cancelled, even though no bytes are being written at
+/// that time.
 #[test]
 fn a_client_that_leaves_in_the_middle_of_a_response_is_noticed() {
     let half: Script = |_| FaultyAct::StallBody;
@@ -194,11 +194,11 @@ fn a_client_that_leaves_in_the_middle_of_a_response_is_noticed() {
     .unwrap();
 }
 
-/// The outcome of every copy is counted, even if the first one failed before the client left.
+/// The outcome of every copy must be counted, even if the first one failed before the client left.
 #[test]
 fn copies_of_a_client_that_leaves_are_counted() {
     let closes: Script = |_| FaultyAct::CloseAfter(Duration::from_secs(1));
-    // Either server may be tried first.
+    // Either server may be tried first, so both orders are tested.
     for servers in [[closes, |_| FaultyAct::Stall], [|_| FaultyAct::Stall, closes]] {
         let world = ProxiedServers::outbound(&policy("{delay: 10ms}", FREE), &servers);
         let client = world.send("GET", "1", "", "");
@@ -207,7 +207,7 @@ fn copies_of_a_client_that_leaves_are_counted() {
             Ok((failed && world.seen().len() == 2).then_some(()))
         })
         .unwrap();
-        // Closes with a reset, as a killed program with unread bytes does.
+        // This closes the connection with a reset, as happens when a program with unread bytes is killed.
         let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&client, sockopt::Linger, &at_once).unwrap();
         drop(client);

@@ -1,4 +1,4 @@
-//! HTTP/2 servers and clients built with the `h2` crate, which shares no code with the proxy.
+//! HTTP/2 servers and clients that use the `h2` crate, which shares no code with the proxy.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -34,11 +34,11 @@ pub(crate) enum ServerBehaviour {
     Quiet,
     /// Sends this many pieces of a body, each after this wait.
     Trickle(u32, Duration),
-    /// Sends back what it receives: the response to extended CONNECT.
+    /// Sends back what it receives, in response to extended CONNECT.
     Echo,
     /// Responds with a gRPC status and no message.
     Grpc(u8),
-    /// Refuses the stream (REFUSED_STREAM).
+    /// Refuses the stream with REFUSED_STREAM.
     Refuse,
     /// Ends the stream without an error and without a response.
     CutOff,
@@ -46,10 +46,11 @@ pub(crate) enum ServerBehaviour {
     Freeze,
 }
 
-/// Chooses what to do with a request, given the number of its connection and its own, both from 0.
+/// Chooses what to do with a request. The arguments are the numbers of its connection and of the request, both
+/// from 0.
 pub(crate) type Script = fn(usize, usize) -> ServerBehaviour;
 
-/// A server; its thread ends with the process.
+/// A server. Its thread ends with the process.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -68,13 +69,13 @@ struct State {
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// Length of the body.
+    /// The length of the body.
     pub(crate) bytes: usize,
     /// Why the response ended early.
     pub(crate) error: Option<String>,
 }
 
-/// The body of a request: this many pieces, each after a wait.
+/// The body of a request: this many pieces, each sent after a wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Upload {
     pub(crate) pieces: u32,
@@ -100,7 +101,7 @@ impl Server {
                     state.open.fetch_add(1, Ordering::Relaxed);
                     let state = Arc::clone(&state);
                     tokio::spawn(async move {
-                        // A broken connection is checked by the test, not here.
+                        // Broken connections are checked by the test, so the error is ignored.
                         serve(stream, number, script, &state).await.unwrap_or_default();
                         state.open.fetch_sub(1, Ordering::Relaxed);
                     });
@@ -110,8 +111,7 @@ impl Server {
         server
     }
 
-    /// The `x-id` of all requests, in the order of their arrival; the path of a request without
-    /// that header.
+    /// The `x-id` of all requests in the order of their arrival. For a request without that header, its path.
     pub(crate) fn seen(&self) -> Vec<String> {
         self.state.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -185,7 +185,7 @@ async fn answer(
     Ok(())
 }
 
-/// Sends this many bytes, as the flow-control windows allow.
+/// Sends this many bytes, as the flow-control windows permit.
 async fn send_all(mut send: SendStream<Bytes>, mut left: usize) -> Result<()> {
     while left > 0 {
         send.reserve_capacity(left.min(16 * 1024));
@@ -225,7 +225,7 @@ async fn receive(mut body: RecvStream) -> Result<usize> {
     Ok(count)
 }
 
-/// Sends a request on its own connection.
+/// Sends a request on its own connection; returns the response.
 pub(crate) fn ask(to: SocketAddr, request: Request<()>, upload: Upload) -> Reply {
     let asked = async {
         let (mut sender, connection) = connect(to).await?;
@@ -233,7 +233,7 @@ pub(crate) fn ask(to: SocketAddr, request: Request<()>, upload: Upload) -> Reply
         sender = sender.ready().await?;
         let (response, send) = sender.send_request(request, upload.pieces == 0)?;
         if upload.pieces > 0 {
-            // If the proxy resets the stream, the response shows it.
+            // If the proxy resets the stream, the response shows that.
             tokio::spawn(async move { trickle(send, upload).await.unwrap_or_default() });
         }
         let response = response.await?;
@@ -250,10 +250,10 @@ pub(crate) fn ask(to: SocketAddr, request: Request<()>, upload: Upload) -> Reply
     runtime().block_on(asked).unwrap_or_else(failed)
 }
 
-/// How long an upload may take before it counts as stuck; far above what a loaded machine needs.
+/// How long an upload may take before it counts as stuck; much longer than a busy machine needs.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(5);
 
-/// Uploads this many bytes on its own connection.
+/// Uploads this many bytes on its own connection; returns the response.
 pub(crate) fn upload(to: SocketAddr, request: Request<()>, bytes: usize) -> Reply {
     let asked = async {
         let (sender, connection) = connect(to).await?;
@@ -269,7 +269,7 @@ pub(crate) fn upload(to: SocketAddr, request: Request<()>, bytes: usize) -> Repl
     runtime().block_on(asked).unwrap_or_else(failed)
 }
 
-/// Streams that a client holds open; dropping it closes its connections.
+/// Streams that a client holds open. Dropping this closes its connections.
 pub(crate) struct OpenStreams {
     _end: tokio::sync::oneshot::Sender<()>,
 }
@@ -284,7 +284,7 @@ fn hold<T>(client: impl AsyncFnOnce() -> Result<T> + Send + 'static) -> Result<O
                 Ok(held) => (Some(held), Ok(())),
                 Err(error) => (None, Err(error)),
             };
-            // Both fail when the test has ended.
+            // Both calls fail if the test has ended.
             let _ = begin.send(outcome);
             let _ = ended.await;
             drop(held);
@@ -294,8 +294,7 @@ fn hold<T>(client: impl AsyncFnOnce() -> Result<T> + Send + 'static) -> Result<O
     Ok(OpenStreams { _end: end })
 }
 
-/// Sends `count` requests on one connection, grants no window for the responses, and keeps the
-/// streams open.
+/// Sends `count` requests on one connection, grants no window for the responses, and keeps the streams open.
 pub(crate) fn hold_responses(to: SocketAddr, count: usize) -> Result<OpenStreams> {
     hold(async move || {
         let stream = TcpStream::connect(to).await?;
@@ -340,14 +339,14 @@ pub(crate) async fn connect(to: SocketAddr) -> Result<Connecting> {
     Ok(h2::client::handshake(stream).await?)
 }
 
-/// Opens a tunnel by extended CONNECT (RFC 8441) and sends pieces through it until it ends or
-/// `upload` is complete. Returns how many pieces came back, and why it ended early.
+/// Opens a tunnel with extended CONNECT (RFC 8441), and sends pieces through it until it ends or `upload` is
+/// complete. Returns how many pieces came back, and why it ended early.
 pub(crate) fn tunnel(to: SocketAddr, upload: Upload) -> (u32, Option<String>) {
     let mut returned = 0;
     let tunnel = async {
         let (mut sender, connection) = connect(to).await?;
         tokio::spawn(async move { connection.await.unwrap_or_default() });
-        // After a first response the proxy's SETTINGS have arrived.
+        // When the first response has arrived, so have the proxy's SETTINGS.
         let first = Request::builder().uri("http://web/first").body(())?;
         sender = sender.ready().await?;
         receive(sender.send_request(first, true)?.0.await?.into_body()).await?;

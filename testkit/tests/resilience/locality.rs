@@ -1,4 +1,4 @@
-//! Near endpoints are used first, and others once the near ones are too busy.
+//! Tests that near endpoints are used first, and others when the near ones are too busy.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 const GOOD: Script = |_| FaultyAct::Good;
 
-/// Two zones, and two nodes in the first zone.
+/// Two zones, the first of which has two nodes.
 const PLACES: FrontOptions<'static> = FrontOptions {
     name: "",
     own: "topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1",
@@ -44,7 +44,7 @@ fn near_endpoints_are_preferred_where_the_service_asks_for_it() {
     }
 }
 
-/// Once near endpoints have two requests each in progress, further requests go farther.
+/// When near endpoints have two requests each in progress, further requests must go to more distant ones.
 #[test]
 fn busy_near_endpoints_are_helped_by_others() {
     let stalls: Script = |_| FaultyAct::Stall;
@@ -56,7 +56,7 @@ fn busy_near_endpoints_are_helped_by_others() {
         Ok((world.counts() == [2, 2, 0]).then_some(()))
     })
     .unwrap();
-    // Now all endpoints are candidates; requests that go to the far one are answered.
+    // Now all endpoints are candidates. Requests that go to the distant one are answered.
     let more: Vec<_> =
         (0..9).map(|number| world.send("GET", &format!("more-{number}"), "", "")).collect();
     wait::until("the far one to have helped", LIMIT, || Ok((world.counts()[2] == 3).then_some(())))
@@ -64,7 +64,7 @@ fn busy_near_endpoints_are_helped_by_others() {
     drop((held, more));
 }
 
-/// If no near endpoint is left, the others serve.
+/// If no near endpoint is left, the others must serve.
 #[test]
 fn without_a_near_endpoint_all_are_used() {
     let far = FrontOptions { own: "topology.kubernetes.io/zone: c", ..PLACES };

@@ -1,4 +1,4 @@
-//! Routes and endpoints that lead back to where a request comes from.
+//! Tests routes and endpoints that lead back to where a request comes from.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use leno_testkit::proxy::Proxy;
 use crate::front::{FrontOptions, FrontProxy};
 use crate::proxied_servers::get;
 
-/// An application that forwards each request unchanged, as a gateway does.
+/// An application that forwards each request unchanged, like a gateway.
 struct Gateway {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -19,9 +19,9 @@ struct Gateway {
 
 #[derive(Default)]
 struct State {
-    /// Where it sends requests.
+    /// The address to which it sends requests.
     to: Option<SocketAddr>,
-    /// The answers that it got there.
+    /// The answers that it got from there.
     answers: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ fn pass_on(mut client: TcpStream, state: &Mutex<State>) {
         client.read_exact(&mut byte).unwrap();
         head.extend(byte);
     }
-    // The proxy has removed this header for its own connection.
+    // The proxy has removed this header, which is for a single connection, so it is added again.
     let line_end = head.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
     head.splice(line_end..line_end, *b"Connection: close\r\n");
     let to = state.lock().unwrap().to.unwrap();
@@ -64,7 +64,7 @@ fn pass_on(mut client: TcpStream, state: &Mutex<State>) {
     client.write_all(&answer).unwrap();
 }
 
-/// Without a check each round would occupy two more connections.
+/// Without a check, each round would occupy two more connections.
 #[test]
 fn a_route_to_oneself_is_noticed_at_the_second_turn() {
     let route = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\

@@ -1,5 +1,5 @@
-//! Traffic policies and rate limits, enforced by the real `leno-proxy`: what clients see, and what
-//! was counted at the servers.
+//! Tests traffic policies and rate limits, which the real `leno-proxy` enforces: what clients see, and what the
+//! servers have counted.
 //!
 //! ```text
 //!   client ──► leno-proxy --static, with a policy ──► servers that fail, stall, cut and babble
@@ -38,7 +38,7 @@ use crate::proxied_servers::{ProxiedServers, Script};
 
 const REQUESTS: u32 = 300;
 
-/// How often each id was seen.
+/// How many times each ID was seen.
 pub(crate) fn counted(seen: &[String]) -> BTreeMap<&str, u32> {
     let mut counts = BTreeMap::new();
     for id in seen {
@@ -51,8 +51,8 @@ pub(crate) fn fails_half(number: u32) -> FaultyAct {
     if number.is_multiple_of(2) { FaultyAct::Status(503) } else { FaultyAct::Good }
 }
 
-/// An endpoint that fails half of its requests, one that stalls, one that closes and one that sends
-/// garbage, beside two that work: with four retries every request is served.
+/// Of the endpoints, one fails half of its requests, one stalls, one closes, one sends garbage, and two work. With
+/// four retries, every request must be served.
 #[test]
 fn retries_keep_the_faults_of_endpoints_from_clients() {
     let world = ProxiedServers::outbound(
@@ -80,7 +80,7 @@ fn retries_keep_the_faults_of_endpoints_from_clients() {
     assert_eq!(world.metric(&["leno_retries_total"]), f64::from(retries));
 }
 
-/// A POST is sent once, whatever its outcome.
+/// A POST must be sent only once, whatever its outcome.
 #[test]
 fn no_request_is_sent_twice_that_policy_does_not_allow() {
     let faulty: &[Script] = &[
@@ -103,7 +103,7 @@ fn no_request_is_sent_twice_that_policy_does_not_allow() {
     assert!(failed > 0);
     assert!(world.metric(&["leno_retries_denied_total", "method"]) > 0.0);
 
-    // If the policy allows it, it is sent again.
+    // If the policy permits it, the POST is sent again.
     let allowed = format!("{retries}    nonIdempotent: true\n");
     let world = ProxiedServers::outbound(&allowed, &[fails_half, |_| FaultyAct::Good]);
     for number in 0..60 {
@@ -124,7 +124,7 @@ fn without_a_policy_nothing_that_was_answered_is_sent_again() {
     assert_eq!(world.seen().len(), 100);
 }
 
-/// All servers fail: they receive the requests and the retries that the budget allows.
+/// All servers fail. They must receive the requests, and only as many retries as the budget allows.
 #[test]
 fn retries_stay_within_the_budget() {
     let world = ProxiedServers::outbound(
@@ -170,7 +170,7 @@ fn timeouts_end_what_stalls() {
     assert_eq!((answer.status, answer.header("leno-error")), (504, Some("deadline")));
 }
 
-/// One of three endpoints cuts every body, which no retry can repair: it is ejected.
+/// One of three endpoints cuts off every body, which a retry cannot repair. It must be ejected.
 #[test]
 fn an_endpoint_that_fails_is_ejected() {
     for bad in
@@ -279,7 +279,7 @@ fn requests_over_a_limit_are_refused() {
     drop(held);
 }
 
-/// Without a control plane and without identities: by address, method and header.
+/// This works without a control plane and without identities: by address, method and header.
 #[test]
 fn a_workload_permits_what_its_authorization_policy_says() {
     let spec = "  rules:\n  - from: [{ipBlocks: [{cidr: 127.0.0.0/8}]}]\n    \
@@ -290,7 +290,7 @@ fn a_workload_permits_what_its_authorization_policy_says() {
     for (method, headers) in [
         ("POST", admin.to_owned()),
         ("GET", String::new()),
-        // Every line counts, and one that Connection names does not reach the application.
+        // Every line of a header counts. A header that Connection names does not reach the application.
         ("GET", format!("{admin}X-Role: guest\r\n")),
         ("GET", format!("{admin}Connection: x-role\r\n")),
     ] {
@@ -308,7 +308,7 @@ fn a_workload_permits_what_its_authorization_policy_says() {
     assert_eq!(elsewhere.get("3").status, 403);
 }
 
-/// A body that is too large to be kept is sent once, and that is counted.
+/// If a body is too large to be kept, its request is sent only once, and that is counted.
 #[test]
 fn a_body_that_is_not_kept_is_not_sent_again() {
     let world = ProxiedServers::outbound(
@@ -320,7 +320,7 @@ fn a_body_that_is_not_kept_is_not_sent_again() {
     let large = "x".repeat(4_000_000);
     let mut stream = world.send("POST", "large", "", &large);
     let mut answer = Vec::new();
-    // The server may close while the body is being sent.
+    // The server may close while the body is being sent, so the error is ignored.
     let _cut = stream.read_to_end(&mut answer);
     let seen = world.seen();
     let counts = counted(&seen);

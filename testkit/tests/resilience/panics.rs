@@ -1,5 +1,4 @@
-//! What a panic ends: one request, one connection, or the whole proxy if it could not serve any
-//! more.
+//! Tests what a panic ends: one request, one connection, or the whole proxy if the proxy could not serve any more.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,10 +15,10 @@ use crate::front::{FrontOptions, FrontProxy};
 use crate::http2::{self, ServerBehaviour};
 use crate::proxied_servers;
 
-/// How long the proxy may take to release what a panicked task held.
+/// How long it may take until the proxy has released what a panicked task held.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Panics of one proxy: more than the limit on requests, and more than are logged individually.
+/// How many panics one proxy causes: more than the limit on requests, and more than are logged individually.
 const PANICS: usize = 20;
 
 const POLICY: &str = "  limits: {requests: 3, pending: 0}\n";
@@ -39,7 +38,7 @@ fn begin(front: &FrontProxy, request: &str) -> TcpStream {
     stream
 }
 
-/// Checks that all but `left` requests were released, and that this many panics were counted.
+/// Checks that all requests except `left` were released, and that this many panics were counted.
 fn settled(front: &FrontProxy, panics: usize, left: f64) {
     wait::until("the proxy to have nothing more in progress", LIMIT, || {
         Ok((front.metric(&["leno_busy"]) == left).then_some(()))
@@ -96,8 +95,8 @@ fn a_panic_ends_a_stream_of_http2_alone() -> Result<()> {
     Ok(())
 }
 
-/// A panic within the encoder of a server's connection leaves its table half changed: the proxy
-/// closes that connection, and the next requests use another one.
+/// A panic in the encoder of a server's connection leaves the encoder's table half changed. The proxy must close
+/// that connection, and use another one for the next requests.
 #[test]
 fn a_panic_within_a_shared_connection_ends_that_connection() {
     let server = http2::Server::start(|_, _| ServerBehaviour::AfterBody);
@@ -123,7 +122,7 @@ fn a_panic_within_a_shared_connection_ends_that_connection() {
     settled(&front, 1, 0.0);
 }
 
-/// A fault in the admin server is reachable from the network as well, and must not end the proxy.
+/// The admin server can be reached from the network, so a panic in it must not end the proxy.
 #[test]
 fn a_panic_of_the_admin_server_ends_that_connection_alone() {
     let server = proxied_servers::server(|_| FaultyAct::Good);
@@ -139,7 +138,7 @@ fn a_panic_of_the_admin_server_ends_that_connection_alone() {
     settled(&front, PANICS, 0.0);
 }
 
-/// A worker without its event loop would serve nothing: the process ends and logs why.
+/// A worker without its event loop would serve nothing, so the process ends and logs the reason.
 #[test]
 fn a_panic_of_a_worker_ends_the_process() -> Result<()> {
     let started = Proxy::start_panicking(&[], "sweep=", |address, admin| {

@@ -1,4 +1,4 @@
-//! Actions on a share of the requests hit as many as the percentage requires.
+//! Tests that actions on a share of the requests affect as many requests as the percentage requires.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn faults_hit_their_share() {
     assert!(is_share(delayed as usize, REQUESTS, 0.355), "{delayed} were delayed");
 }
 
-/// A delayed request is served after the configured delay.
+/// A delayed request must be served after the configured delay.
 #[test]
 fn a_delay_is_as_long_as_it_says() {
     let world = ProxiedServers::outbound(
@@ -37,7 +37,7 @@ fn a_delay_is_as_long_as_it_says() {
     assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
 }
 
-/// A share of the requests is mirrored, by percent and by fraction, each once.
+/// A share of the requests must be mirrored, by percentage and by fraction, each request once.
 #[test]
 fn mirrors_get_their_share() {
     for (share, chance) in
@@ -69,7 +69,7 @@ fn mirrors_get_their_share() {
             assert!(world.get(&number.to_string()).is_good());
         }
         assert_eq!(world.seen().len(), REQUESTS);
-        // On a busy machine some copies end before they arrive, because their client has left or too many are in
+        // On a busy machine, some copies end before they arrive, because their client has left or too many are in
         // progress.
         let counted = |result: &str| world.metric(&["leno_mirrored_requests_total", result]);
         wait::until("the copies to arrive and to be counted", Duration::from_secs(90), || {

@@ -1,4 +1,4 @@
-//! A proxy with a policy in front of several servers, and its client.
+//! A proxy with a policy in front of several servers, and a client of the proxy.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
@@ -8,7 +8,7 @@ use leno_testkit::peer::{Faulty, FaultyAct};
 
 use crate::front::{FrontOptions, FrontProxy};
 
-/// Chooses what a server does with its request number `n`, from 0.
+/// Chooses what a server does with its request number `n`, counted from 0.
 pub(crate) type Script = fn(u32) -> FaultyAct;
 
 /// A proxy in front of servers.
@@ -27,7 +27,7 @@ pub(crate) struct Answer {
 }
 
 impl ProxiedServers {
-    /// The outbound side. `spec` is that of a TrafficPolicy without its targets.
+    /// The outbound side. `spec` is the spec of a TrafficPolicy without its targets.
     pub(crate) fn outbound(spec: &str, scripts: &[Script]) -> Self {
         Self::within(spec, scripts, &FrontOptions::default())
     }
@@ -64,12 +64,12 @@ impl ProxiedServers {
         Self { front, backends: vec![backend] }
     }
 
-    /// Sends a request with this `x-id` on its own connection and reads the response.
+    /// Sends a request with this `x-id` on its own connection, and reads the response.
     pub(crate) fn ask(&self, method: &str, id: &str, headers: &str, body: &str) -> Answer {
         Answer::read(self.send(method, id, headers, body))
     }
 
-    /// A connection to the proxy.
+    /// Opens a connection to the proxy.
     pub(crate) fn connect(&self) -> TcpStream {
         self.front.connect()
     }
@@ -98,13 +98,13 @@ impl ProxiedServers {
         self.backends.iter().map(|backend| backend.seen().len()).collect()
     }
 
-    /// The ids of the requests that reached any server.
+    /// The IDs of the requests that have reached any server.
     pub(crate) fn seen(&self) -> Vec<String> {
         self.backends.iter().flat_map(Faulty::seen).collect()
     }
 }
 
-/// Sends a GET to a proxy and reads the response.
+/// Sends a GET to a proxy, and reads the response.
 pub(crate) fn get(front: &FrontProxy, id: &str) -> Answer {
     Answer::read(send(front, ("GET", id, ""), ""))
 }
@@ -119,8 +119,8 @@ fn send(front: &FrontProxy, (method, id, headers): (&str, &str, &str), body: &st
     request += "\r\n";
     request += body;
     match stream.write_all(request.as_bytes()) {
-        // A proxy that refuses an opaque connection resets it, perhaps before the request is written. The read then
-        // finds no response.
+        // A proxy that refuses an opaque connection resets it, perhaps before the request has been written.
+        // Reading then finds no response.
         Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
         written => written.expect("the proxy reads"),
     }
@@ -130,7 +130,7 @@ fn send(front: &FrontProxy, (method, id, headers): (&str, &str, &str), body: &st
 impl Answer {
     fn read(mut stream: TcpStream) -> Self {
         let mut bytes = Vec::new();
-        // Reading a response that was cut fails, or ends before the whole body.
+        // If the response was cut off, reading fails or ends before the whole body.
         let read = stream.read_to_end(&mut bytes);
         Self::parse(&bytes, read.is_ok())
     }

@@ -1,4 +1,4 @@
-//! Rate limits of a workload: which requests pass, whatever connection and worker they use.
+//! Tests rate limits of a workload: which requests pass, on any connection and worker.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -35,10 +35,10 @@ fn a_workload_accepts_as_many_requests_as_its_rate_limit() {
     }
 }
 
-/// Requests that a workload takes in an hour in the tests below.
+/// How many requests per hour the workload accepts in the tests below.
 const LIMIT: usize = 24;
 
-/// Asks once more on a connection; returns the status.
+/// Sends another request on a connection; returns the status.
 fn ask(client: &mut TcpStream, user: &str) -> u16 {
     write!(client, "GET /it HTTP/1.1\r\nHost: web\r\nX-User: {user}\r\n\r\n").unwrap();
     let mut answer = Vec::new();
@@ -60,7 +60,7 @@ fn front(by: &str) -> FrontProxy {
     FrontProxy::inbound_of(WORKERS, &limits, application.address())
 }
 
-/// A client on one connection, and so on one worker, may use all of the limit.
+/// A client on one connection, and therefore on one worker, may use the whole limit.
 #[test]
 fn one_connection_may_use_all_of_a_limit() {
     for by in ["", ", by: {header: X-User}"] {
@@ -78,7 +78,7 @@ fn one_connection_may_use_all_of_a_limit() {
     }
 }
 
-/// Connections of all workers together get what the limit says, no more and no less.
+/// The connections of all workers together may send exactly as many requests as the limit permits.
 #[test]
 fn workers_share_a_limit_exactly() {
     for by in ["", ", by: {header: X-User}"] {

@@ -1,5 +1,5 @@
-//! Clients and servers that do not read: their streams share connections with those of others,
-//! which are served all the time.
+//! Tests clients and servers that do not read. Their streams share connections with the streams of others, which
+//! must be served all the time.
 
 use http::Request;
 use leno_testkit::wait;
@@ -7,11 +7,11 @@ use leno_testkit::wait;
 use crate::front::{FrontOptions, FrontProxy};
 use crate::http2::{self, LIMIT, Server, ServerBehaviour, Upload};
 
-/// Streams of each client that does not read: far more data than a connection's window holds.
+/// The number of streams of each client that does not read: much more data than fits into a connection's window.
 const STREAMS: usize = 60;
-/// Uploads that the server does not read.
+/// The number of uploads that the server does not read.
 const UPLOADS: usize = 40;
-/// Length of a response: many times the window of a stream.
+/// The length of a response: many times the window of a stream.
 const LARGE: usize = 3 << 20;
 
 fn front(server: &Server) -> FrontProxy {
@@ -23,7 +23,7 @@ fn request(method: &str) -> Request<()> {
     Request::builder().method(method).uri("http://web/").body(()).expect("a request")
 }
 
-/// Two clients grant no window for responses, of which the proxy could buffer several MiB.
+/// Two clients grant no window for responses of which the proxy could buffer several MiB.
 #[test]
 fn clients_without_a_window_do_not_keep_others_from_their_responses() {
     let server = Server::start(|_, _| ServerBehaviour::Large(LARGE));
@@ -38,8 +38,7 @@ fn clients_without_a_window_do_not_keep_others_from_their_responses() {
     drop(stalled);
 }
 
-/// Uploads that the server does not read use up its connection window: the proxy opens another
-/// connection.
+/// Uploads that the server does not read use up its connection window. The proxy must open another connection.
 #[test]
 fn uploads_that_are_not_read_do_not_keep_others_from_uploading() {
     let script = |_, place| {
@@ -53,7 +52,8 @@ fn uploads_that_are_not_read_do_not_keep_others_from_uploading() {
     })
     .unwrap();
     wait::until("an upload of another client", LIMIT, || {
-        // Requests that arrive before the proxy has noticed may still use the stuck connection.
+        // Requests that arrive before the proxy has noticed may still use the stuck connection, so this is
+        // repeated.
         let reply = http2::upload(front.address(), request("POST"), LARGE);
         Ok((reply.status == 200).then_some(()))
     })

@@ -1,4 +1,4 @@
-//! The timeouts of a policy except that of a response: idleness, and the total time of connections.
+//! Tests the timeouts of a policy except that of a response: the idle timeout, and the total time of connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,12 @@ use crate::front::{FrontOptions, FrontProxy};
 use crate::http2::{self, ServerBehaviour, Upload};
 use crate::proxied_servers::ProxiedServers;
 
-/// The timeout in the policy, where it should be reached.
+/// The timeout in policies where it is meant to be reached.
 const SHORT: &str = "200ms";
-/// A timeout that is never reached between two pieces, even on a slow machine: pieces arrive ten times as often.
+/// A timeout that is never reached between two pieces, even on a slow machine, because pieces arrive ten times as
+/// often.
 const LONG: Duration = Duration::from_secs(2);
-/// Enough pieces to last longer than twice that timeout.
+/// So many pieces that they take longer than twice that timeout.
 const PIECES: Upload = Upload { pieces: 30, every: Duration::from_millis(200) };
 
 fn idle(bound: &str) -> String {
@@ -34,8 +35,8 @@ fn get(path: &str) -> Request<()> {
     Request::builder().uri(format!("http://web{path}")).body(()).expect("a request")
 }
 
-/// Sends a piece and waits for it to come back, `pieces` times; returns how many did, and the error
-/// that ended it early.
+/// Sends a piece and waits until it comes back, `pieces` times. Returns how many came back, and the error that
+/// ended this early.
 fn talk(stream: &mut TcpStream, what: Upload) -> (u32, Option<ErrorKind>) {
     for number in 0..what.pieces {
         sleep(what.every);
@@ -116,16 +117,16 @@ fn a_slow_response_and_a_slow_request_go_on_in_http2() {
     }
 }
 
-/// A TCP or upgraded connection on which pieces are echoed, and its expected outcome.
+/// A TCP or upgraded connection on which pieces are echoed, with its expected outcome.
 struct Row {
     timeouts: &'static str,
     what: Upload,
-    /// The cause if the mesh ends it: for a TCP connection, and for an upgraded one.
+    /// The cause if the mesh ends the connection: for a TCP connection, and for an upgraded one.
     cause: Option<(&'static str, &'static str)>,
 }
 
-/// Each piece arrives within the idle timeout, but all together take longer than the other
-/// timeouts, of which those of requests are long enough for a start on a slow machine.
+/// Each piece arrives within the idle timeout, but all together take longer than the other timeouts. The timeouts
+/// of requests are long enough for a start on a slow machine.
 const ROWS: [Row; 4] = [
     Row { timeouts: "{idle: 2s}", what: PIECES, cause: None },
     Row {
@@ -146,7 +147,8 @@ impl Row {
         format!("  timeouts: {}\n", self.timeouts)
     }
 
-    /// Checks that the pieces went through, or that they did not and the cause was counted.
+    /// Checks that all pieces came back; or, if the row has a cause, that they did not and that the cause was
+    /// counted.
     fn holds(&self, front: &FrontProxy, returned: u32, ended: bool, upgraded: bool) {
         let at = format!("{}: {returned} pieces", self.timeouts);
         let cause = self.cause.map(|(opaque, other)| if upgraded { other } else { opaque });
@@ -192,8 +194,8 @@ fn tunnels_of_http2_last_as_long_as_policy_allows() {
     }
 }
 
-/// If the server begins no response, the client gets 504 after the default wait, unless the policy sets
-/// a timeout for the response. The default wait does not end a response that has begun.
+/// If the server begins no response, the client must get 504 after the default wait, unless the policy sets a
+/// timeout for the response. The default wait must not end a response that has begun.
 #[test]
 fn a_server_that_begins_no_response_is_not_waited_for_without_end() {
     let around = FrontOptions { arguments: &["--response-wait-s", "1"], ..FrontOptions::default() };
@@ -207,7 +209,7 @@ fn a_server_that_begins_no_response_is_not_waited_for_without_end() {
             .write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
             .expect("it reads");
         let mut answer = Vec::new();
-        // After the read timeout `answer` has the bytes that were read until then.
+        // After the read timeout, `answer` contains the bytes that were read until then.
         let _over = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     };
@@ -220,7 +222,7 @@ fn a_server_that_begins_no_response_is_not_waited_for_without_end() {
     );
     let after = begun.elapsed().as_secs_f64();
     assert!((1.0..20.0).contains(&after), "after {after} s");
-    // Longer than twice the wait.
+    // This is longer than twice the wait.
     let limit = Duration::from_secs(3);
     let allowed = answered("  timeouts: {response: 1h}\n", |_| FaultyAct::Stall, limit);
     assert_eq!(allowed, "", "the policy's timeout replaces the default wait");

@@ -1,4 +1,4 @@
-//! The cases.
+//! The cases, in groups.
 
 mod backends;
 mod causes;

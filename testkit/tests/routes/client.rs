@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request and its response.
+//! Sends an HTTP/1.1 request and reads its response.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use leno_testkit::proxy::Proxy;
 /// How long any response may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Sends `request`, a line such as `GET /path` and header lines `name: value`, and reads the
+/// Sends `request`, which is a line such as `GET /path` followed by header lines `name: value`, and reads the
 /// response.
 pub(crate) fn send(to: SocketAddr, request: &str) -> Result<Response> {
     let mut lines = request.lines();
@@ -34,7 +34,7 @@ pub(crate) fn metrics(proxy: &Proxy) -> Result<String> {
     Ok(response.text())
 }
 
-/// Sends bytes and reads one response.
+/// Sends bytes, and reads one response.
 pub(crate) fn raw(to: SocketAddr, bytes: &[u8], head: bool) -> Result<Response> {
     finish(begin(to, bytes)?, b"", head)
 }
@@ -47,7 +47,7 @@ pub(crate) fn begin(to: SocketAddr, bytes: &[u8]) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends the rest of a request and reads its response.
+/// Sends the rest of a request, and reads its response.
 pub(crate) fn finish(mut stream: TcpStream, bytes: &[u8], head: bool) -> Result<Response> {
     stream.write_all(bytes)?;
     let (mut reader, mut received) = (ResponseReader::new(head, true), Vec::new());

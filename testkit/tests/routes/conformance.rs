@@ -1,4 +1,4 @@
-//! The cases of the conformance suite, and the tests that cover them.
+//! Tests that every case of the conformance suite has a test or a reason why there is none.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -124,14 +124,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The sources in a folder, as one text.
+/// The source files in a folder, as one text.
 fn sources(folder: &str) -> String {
     let files = fs::read_dir(root().join(folder)).expect("a folder of tests");
     let text = |file: fs::DirEntry| fs::read_to_string(file.path()).unwrap_or_default();
     files.flatten().map(text).collect()
 }
 
-/// The documentation names an existing test for every case, or a reason why there is none.
+/// For every case, the documentation must name an existing test or a reason why there is none.
 #[test]
 fn every_case_of_the_suite_has_a_test_or_a_reason() {
     let page = fs::read_to_string(root().join("docs/guide/conformance.md")).expect("the page");
@@ -164,7 +164,7 @@ fn every_case_of_the_suite_has_a_test_or_a_reason() {
     assert!(unknown.is_empty(), "no such case upstream: {unknown:?}");
 }
 
-/// The rows of tables without their heads.
+/// The rows of tables, without the heads of the tables.
 fn rows(part: &str) -> impl Iterator<Item = &str> {
     part.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| case |"))
 }

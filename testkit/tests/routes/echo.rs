@@ -1,4 +1,4 @@
-//! A server that responds to every request with what it received.
+//! A server that responds to every request with the request that it received.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The server ends with its process; each connection has a thread.
+/// A server that ends with its process. Each connection has its own thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<EchoedRequest>>>,
 }
 
-/// One request as the server received it.
+/// A request as the server received it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EchoedRequest {
     pub(crate) line: String,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
@@ -40,7 +40,7 @@ impl Echo {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let echo = of_thread.clone();
-                // A broken connection is noticed by its client.
+                // If a connection breaks, its client notices.
                 thread::spawn(move || echo.serve(name, stream).ok());
             }
         });
@@ -52,7 +52,7 @@ impl Echo {
         self.seen.lock().expect("no holder panics").len()
     }
 
-    /// The requests, oldest first.
+    /// The requests; the oldest comes first.
     pub(crate) fn seen(&self) -> Vec<EchoedRequest> {
         self.seen.lock().expect("no holder panics").clone()
     }
@@ -62,8 +62,8 @@ impl Echo {
         self.seen().iter().filter(|seen| seen.line.split(' ').nth(1) == Some(target)).count()
     }
 
-    /// Whether a request is to fail, and with which status: `after=N` fails the first N requests
-    /// with the same target, with the status in `code`, or by closing the connection.
+    /// Whether a request must fail, and how. `after=N` fails the first N requests with the same target: with the
+    /// status in `code`, or without `code` by closing the connection.
     fn fails(&self, target: &str) -> Option<Option<u64>> {
         let after = number(target, "after")?;
         (self.tries(target) as u64 <= after).then(|| number(target, "code"))
@@ -83,7 +83,7 @@ impl Echo {
                 if let Some(delay) = number(path, "delay") {
                     thread::sleep(Duration::from_millis(delay));
                 }
-                // Without a status the server closes the connection.
+                // Without a status, the server closes the connection.
                 let Some(status) = failing else { return Ok(()) };
                 write!(out, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")?;
                 continue;

@@ -1,4 +1,4 @@
-//! A proxy in front of three servers, with routes.
+//! A proxy with routes, in front of three servers.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use leno_testkit::proxy::Proxy;
 use crate::client;
 use crate::echo::Echo;
 
-/// A proxy whose clients call `echo`; routes send their requests to the other two servers.
+/// A proxy whose clients call `echo`. Routes send some of their requests to the other two servers.
 pub(crate) struct RoutesFixture {
     pub(crate) proxy: Proxy,
     pub(crate) echo: Echo,
@@ -23,7 +23,7 @@ impl RoutesFixture {
         Self::start_logging("off", documents)
     }
 
-    /// Like [`Self::start`], with an access log of these settings, such as `json`.
+    /// Like [`Self::start`], with an access log with these settings, such as `json`.
     pub(crate) fn start_logging(form: &str, documents: &str) -> Result<Self> {
         let (echo, v1, v2) =
             (Echo::start("echo")?, Echo::start("echo-v1")?, Echo::start("echo-v2")?);
@@ -45,7 +45,7 @@ impl RoutesFixture {
         Ok(Self { proxy, echo, v1, v2 })
     }
 
-    /// Starts a proxy with one route that has these rules.
+    /// Starts a proxy with one route, which has these rules.
     pub(crate) fn with_rules(rules: &str) -> Result<Self> {
         Self::start(&http_route("route", rules))
     }
@@ -54,7 +54,7 @@ impl RoutesFixture {
         client::send(self.proxy.address(), request)
     }
 
-    /// The name of the server that responded with 200, or the status.
+    /// The name of the server that responded with 200, or another status.
     pub(crate) fn outcome(&self, request: &str) -> Result<String> {
         let response = self.send(request)?;
         let text = response.text();
@@ -70,7 +70,7 @@ impl RoutesFixture {
     }
 }
 
-/// A route of `echo`.
+/// A route for the service `echo`.
 pub(crate) fn http_route(name: &str, rules: &str) -> String {
     format!(
         "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
@@ -79,7 +79,7 @@ pub(crate) fn http_route(name: &str, rules: &str) -> String {
     )
 }
 
-/// A service with one server as its endpoint.
+/// A service that has one server as its endpoint.
 pub(crate) fn service((name, vip): (&str, &str), server: SocketAddr, protocol: &str) -> String {
     let (ip, port) = (server.ip(), server.port());
     format!(

@@ -16,11 +16,12 @@ use tokio::process::Command;
 
 use super::PodSandbox;
 
-/// The broker's control group of version 2, below the pod's: a group with controllers holds no process itself.
+/// The broker's control group of version 2, below the pod's. It is needed because a group with controllers cannot
+/// contain processes itself.
 const GROUP: &str = "leno-broker";
 
-/// Starts a broker as the proxies' user, and returns the channel for its orders. It does not end with this process: it
-/// belongs to the pod's control groups, by which the kubelet ends what is left of a pod.
+/// Starts a broker as the proxies' user, and returns the channel for its orders. The broker does not end with this
+/// process. It belongs to the pod's control groups, by which the kubelet kills the remaining processes of a pod.
 pub(super) fn broker(program: &Path, place: &PodSandbox<'_>) -> io::Result<Channel> {
     let (near, far) = Channel::pair()?;
     let netns = File::open(place.netns)?;
@@ -40,18 +41,18 @@ pub(super) fn broker(program: &Path, place: &PodSandbox<'_>) -> io::Result<Chann
             group.write_all(b"0")?;
         }
         for mut other in &others {
-            // A cpuset group of version 1 whose CPUs are not set accepts no process. That is ignored, because the
-            // capture depends on the group of version 2 only.
+            // A cpuset group of version 1 whose CPUs are not set accepts no process. The error is ignored, because
+            // the capture only depends on the group of version 2.
             let _full = other.write_all(b"0");
         }
         setns(&netns, CloneFlags::CLONE_NEWNET)?;
         credentials.assume()
     };
-    // SAFETY: `prepare` makes system calls on descriptors that were opened before the fork; it neither allocates nor
-    // takes a lock.
+    // SAFETY: between fork and exec, `prepare` only makes system calls, on descriptors that were opened before. It
+    // neither allocates nor takes a lock.
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().map_err(|error| not_started(program, error))?;
-    // This task only reaps the process; the channel shows that it has ended.
+    // This task only reaps the process. The end of the channel shows that the process has ended.
     tokio::spawn(async move {
         let _reaped = child.wait().await;
     });
@@ -78,8 +79,8 @@ fn own_group(pod: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The entry file of a control group of version 1, which is created if it is missing. A broker that cannot join it
-/// stays in the group of this agent's container, and ends with that container.
+/// The file for joining a control group of version 1, which is created if it is missing. A broker that cannot join
+/// the group stays in that of this agent's container, and ends with the container.
 fn other_entry(group: &Path) -> Option<File> {
     let opened = fs::create_dir_all(group).and_then(|()| entry(group));
     let warn = |error: &io::Error| {
@@ -88,7 +89,7 @@ fn other_entry(group: &Path) -> Option<File> {
     opened.inspect_err(warn).ok()
 }
 
-/// The file that a process writes 0 to in order to join a control group.
+/// The file to which a process writes 0 in order to join a control group.
 fn entry(group: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(group.join("cgroup.procs"))
 }

@@ -1,4 +1,4 @@
-//! The supervisors of node proxies that are connected: one, or two while one replaces the other.
+//! The connected supervisors of node proxies. There is one, or two while one replaces the other.
 //!
 //! ```text
 //!                     the pod is new, or its broker has ended
@@ -6,11 +6,11 @@
 //!          the current one is  ▼      Served        Serving
 //!                             Told ──────────► Joined ──────► Serving ──► all others: Release (succeeded)
 //! ```
-//! One of them, the current one, should serve all pods: the one that started last among those that were not asked to
-//! end, or, if all were, among those that still serve. [`Supervisors::settle`] orders the current one to serve each
-//! pod, and the others to release it once the current one accepts its connections. So if the current one ends before
-//! that, the earlier one still serves the pod. If it ends later, the earlier one becomes the current one and is ordered
-//! to serve the pod again.
+//! One supervisor, the current one, should serve all pods. It is the one that started last among those that were
+//! not asked to end or, if all were, among those that still serve. [`Supervisors::settle`] orders the current one
+//! to serve each pod, and orders the others to release the pod once the current one accepts its connections. So if
+//! the current one ends before that, the earlier supervisor still serves the pod. If it ends later, the earlier
+//! one becomes the current one and is ordered to serve the pod again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,36 +27,36 @@ pub(super) struct Supervisors(Vec<Supervisor>);
 pub(super) struct Supervisor {
     /// Identifies the connection.
     pub(super) number: u64,
-    /// When it started, as it reports itself.
+    /// When the supervisor was started, according to its own report.
     pub(super) began_ms: u64,
     pub(super) ending: SupervisorEnding,
     pub(super) channel: Arc<AsyncChannel>,
     pub(super) told: mpsc::Sender<SupervisorOrder>,
     /// The pods that it serves or was ordered to serve.
     pub(super) holds: BTreeMap<String, PodProgress>,
-    /// Whether another supervisor will take over, as it was last told.
+    /// The last message to it on whether another supervisor will take over; `None` before the first.
     pub(super) successor: Option<bool>,
 }
 
-/// Whether a supervisor was asked to end.
+/// Whether a supervisor was asked to end, and what it does until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SupervisorEnding {
     #[default]
     No,
-    /// It serves its pods until another supervisor does.
+    /// The supervisor still serves its pods until another supervisor does.
     Serves,
-    /// It finishes its open streams, and serves no pod.
+    /// The supervisor finishes its open streams, and serves no pods.
     Finishes,
 }
 
-/// How far a supervisor is with a pod.
+/// How far a supervisor has proceeded with serving a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PodProgress {
     /// The broker through which it served the pod has ended.
     Lost,
-    /// It was ordered to serve the pod.
+    /// The supervisor was ordered to serve the pod.
     Told,
-    /// It has passed the order to a proxy process.
+    /// The supervisor has passed the order to a proxy process.
     Joined,
     /// That process accepts the pod's connections.
     Serving,
@@ -72,7 +72,8 @@ pub(super) enum SupervisorOrder {
 }
 
 impl SupervisorEnding {
-    /// From a report of a supervisor that was asked to end: `serves` if it serves its pods until another one does.
+    /// The state of a supervisor that reports that it was asked to end. `serves` is whether it still serves its
+    /// pods.
     pub(super) fn of(serves: bool) -> Self {
         if serves { Self::Serves } else { Self::Finishes }
     }
@@ -91,7 +92,7 @@ impl Supervisors {
         self.0.push(supervisor);
     }
 
-    /// Removes the supervisor of a connection that has ended. False if there was none.
+    /// Removes the supervisor of a connection that has ended. Returns false if there was none.
     pub(super) fn remove(&mut self, number: u64) -> bool {
         let before = self.0.len();
         self.0.retain(|one| one.number != number);
@@ -110,7 +111,7 @@ impl Supervisors {
         all.any(|one| one.holds.get(uid).is_some_and(|progress| *progress >= PodProgress::Joined))
     }
 
-    /// A supervisor reports that it was asked to end.
+    /// Records that a supervisor was asked to end.
     pub(super) fn end(&mut self, number: u64, ending: SupervisorEnding) {
         if let Some(one) = self.get_mut(number) {
             one.ending = ending;
@@ -120,7 +121,7 @@ impl Supervisors {
         }
     }
 
-    /// Tells the supervisors that are ending whether another one will take over their pods, if that has changed.
+    /// Informs supervisors that are ending whether another one will take over their pods, if that has changed.
     pub(super) fn tell_of_successors(&mut self) {
         // A supervisor that is ending cannot take over.
         let is_there = self.0.iter().any(|one| one.ending == SupervisorEnding::No);
@@ -131,8 +132,8 @@ impl Supervisors {
         }
     }
 
-    /// Records the progress of a supervisor with a pod. Ignored if it was ordered to release the pod, or if the broker
-    /// has ended.
+    /// Records the progress of a supervisor with a pod. The report is ignored if the supervisor was ordered to
+    /// release the pod, or if the broker has ended.
     pub(super) fn reach(&mut self, number: u64, uid: &str, progress: PodProgress) {
         if let Some(one) = self.get_mut(number)
             && let Some(before) = one.holds.get_mut(uid)
@@ -164,22 +165,23 @@ impl Supervisors {
         }
     }
 
-    /// Orders all supervisors to release a pod, even those that do not hold it: they may still finish streams of it.
+    /// Orders all supervisors to release a pod, even those that do not serve it, because they may still finish its
+    /// streams.
     pub(super) fn release_everywhere(&mut self, uid: &str) {
         for one in &mut self.0 {
             one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: false });
         }
     }
 
-    /// Orders the supervisors that hold a pod to release it, because their broker for it is useless now.
+    /// Orders the supervisors that serve a pod to release it, because their broker for it is useless.
     pub(super) fn release_held(&mut self, uid: &str) {
         for one in self.0.iter_mut().filter(|one| one.holds.contains_key(uid)) {
             one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: false });
         }
     }
 
-    /// The broker of a pod has ended. The current supervisor will get the next broker; the others are ordered to
-    /// release the pod.
+    /// Records that the broker of a pod has ended. The current supervisor will get the next broker. The others are
+    /// ordered to release the pod.
     pub(super) fn lose(&mut self, uid: &str) {
         let current = self.current().map(|current| current.number);
         for one in &mut self.0 {
@@ -214,7 +216,7 @@ impl Supervisors {
                     other.tell(SupervisorOrder::Release { uid: uid.clone(), succeeded: true });
                 }
             }
-            // The others serve it until then.
+            // The other supervisors serve the pod until the current one does.
             Some(PodProgress::Told | PodProgress::Joined) => {}
         }
     }

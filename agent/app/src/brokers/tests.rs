@@ -1,4 +1,4 @@
-//! The tests play the supervisor, and check the orders that it gets.
+//! The tests act as the supervisor, and check the orders that it gets.
 
 use leno_handover::KubeletProbes;
 
@@ -8,7 +8,7 @@ fn brokers() -> Arc<Brokers> {
     brokers_of("/nonexistent".into(), Path::new("/nonexistent"))
 }
 
-/// Finds pods and processes below this folder.
+/// Creates brokers of a node whose control groups and processes are below this folder.
 fn brokers_of(program: PathBuf, node: &Path) -> Arc<Brokers> {
     let host =
         Host { cgroups: node.join("cgroup"), proc: node.join("proc"), netns: node.join("netns") };
@@ -45,7 +45,8 @@ async fn supervisor_since(brokers: &Arc<Brokers>, began_ms: u64) -> AsyncChannel
     connect(brokers, began_ms, &[]).await
 }
 
-/// Connects a supervisor that holds pods. Each pod comes with whether it is served, and with the channel to its broker.
+/// Connects a supervisor that has pods. Each pod is given with whether it is served, and the channel to its
+/// broker.
 async fn connect(
     brokers: &Arc<Brokers>,
     began_ms: u64,
@@ -67,7 +68,7 @@ fn held(supervisor: &Channel, uid: &str, serving: bool, orders: &Channel) {
     supervisor.send(&report, &[orders.as_fd()]).unwrap();
 }
 
-/// Another handle of the channel for the orders of a pod's broker.
+/// Another handle of the channel to a pod's broker.
 fn orders(brokers: &Brokers, uid: &str) -> Channel {
     lock(&brokers.state).brokers[uid].orders.try_clone().unwrap()
 }
@@ -88,7 +89,7 @@ fn succeeded(uid: &str) -> Placement {
     Placement::Release { uid: uid.to_owned(), succeeded: true }
 }
 
-/// Fails if a supervisor has got an order. First all of its reports are handled.
+/// Asserts that a supervisor has got no order, after all of its reports were handled.
 async fn is_told_nothing(brokers: &Brokers, supervisor: &AsyncChannel, number: u64) {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -178,7 +179,8 @@ async fn a_supervisor_whose_broker_is_lost_on_the_way_connects_again_and_keeps_i
     far.send(&PlacementReport::Held { pod: pod("a"), serving: true }, &[]).unwrap();
     far.send(&PlacementReport::Complete { began_ms: 0 }, &[]).unwrap();
     Arc::clone(&brokers).meet(near).await;
-    // Either the end of the channel, or an error because the other end closed it with unread messages.
+    // The agent has closed the channel. The test reads either its end, or an error because the agent had not read
+    // all messages.
     assert!(!matches!(far.receive::<Placement>(), Ok(Some(_))), "it is told something");
     assert!(lock(&brokers.state).supervisors.is_empty());
     let supervisor = connect(&brokers, 0, &[("a", true, &held)]).await;
@@ -199,11 +201,11 @@ async fn a_running_pod_waits_for_the_broker_that_a_supervisor_may_hold() {
         Arc::get_mut(&mut brokers).unwrap().started = at;
         brokers
     };
-    // The test cannot start a broker, so an error shows that it tried.
+    // The test has no program for a broker. So an error shows that the agent has tried to start one.
     let brokers = started(Instant::now() + Duration::from_secs(3600));
     serve(&brokers, true).unwrap_err();
     serve(&brokers, false).unwrap();
-    // With a supervisor connected the agent still waits: a second supervisor may hold the broker.
+    // The agent still waits although a supervisor is connected, because a second supervisor may have the broker.
     let _supervisor = supervisor(&brokers).await;
     serve(&brokers, false).unwrap();
     let brokers = started(Instant::now().checked_sub(HELD_LIMIT).unwrap());
@@ -228,7 +230,7 @@ async fn a_later_supervisor_takes_the_pods_over_and_an_earlier_one_gets_them_bac
     assert_eq!(told(&first).await, succeeded("a"));
 
     drop(second);
-    // It gets no `Release`: it still finishes streams of the pod.
+    // The earlier supervisor is not ordered to release the pod, because it still finishes the pod's streams.
     assert_eq!(told(&first).await, serve("a", false));
     report(&first, &served("a"));
     brokers.until_served("a").await.unwrap();
@@ -282,7 +284,7 @@ async fn a_pod_that_only_the_earlier_supervisor_holds_moves_to_the_later_one() {
 #[tokio::test]
 async fn the_broker_that_a_supervisor_holds_replaces_another_one_for_all_supervisors() {
     let brokers = brokers();
-    // The agent has waited its time for supervisors, and started a broker of its own.
+    // The agent has waited for supervisors, and has then started a broker itself.
     let _own = start(&brokers, pod("a"), false);
     let later = supervisor_since(&brokers, 2).await;
     assert_eq!(told(&later).await, serve("a", false));
@@ -316,7 +318,7 @@ async fn a_pod_with_another_broker_is_served_by_the_current_supervisor_alone() {
 #[tokio::test]
 async fn a_supervisor_whose_broker_is_useless_gets_the_one_that_another_supervisor_holds() {
     let brokers = brokers();
-    // This broker could not create the listeners, because the broker of the other supervisor has them.
+    // This broker could not create the listeners, because the other supervisor's broker has them.
     let own = start(&brokers, pod("a"), false);
     let later = supervisor_since(&brokers, 2).await;
     assert_eq!(told(&later).await, serve("a", false));
@@ -360,8 +362,8 @@ async fn a_supervisor_that_ends_serves_until_another_one_does_even_if_that_one_i
     report(&before, &serving("a"));
     assert_eq!(told(&ends).await, succeeded("a"));
 
-    // The older one was asked to end as well, and disconnects. A supervisor that is ending still serves rather than
-    // none.
+    // The older supervisor was also asked to end, and disconnects. Then a supervisor that is ending still serves,
+    // because otherwise no supervisor would.
     drop(before);
     assert_eq!([told(&ends).await, told(&ends).await], [successor(false), serve("a", false)]);
     report(&ends, &served("a"));
@@ -369,7 +371,7 @@ async fn a_supervisor_that_ends_serves_until_another_one_does_even_if_that_one_i
     report(&ends, &PlacementReport::Ending { serves: false });
     until(&brokers, |state| !state.is_served("a")).await;
     is_told_nothing(&brokers, &ends, 2).await;
-    // It is ordered to release a pod that is deleted: it may still finish streams of it.
+    // The pod was deleted. The supervisor must release it, because it may still finish streams of it.
     brokers.release("a");
     assert_eq!(told(&ends).await, release("a"));
 }
@@ -391,7 +393,7 @@ async fn a_supervisor_that_reports_its_end_when_it_connects_gets_no_pod_of_anoth
     assert_eq!(told(&ends).await, successor(true));
 }
 
-/// New connections of the pod waited for it, without an end.
+/// Regression: the pod's new connections waited for the broker without end.
 #[tokio::test]
 async fn a_broker_that_hangs_is_killed_once_its_supervisor_reports_it() {
     use std::os::unix::process::ExitStatusExt as _;

@@ -1,5 +1,5 @@
-//! Accounting against the real kernel: a network namespace with an interface that leads to this one. Needs root; a skip is
-//! printed, and fails if `LENO_REQUIRE` names root.
+//! Tests the accounting with the real kernel, for a network namespace with an interface to the present one. Needs
+//! root. Without root a test reports that it is skipped, or fails if `LENO_REQUIRE` contains `root`.
 
 use std::process::Command;
 use std::slice::from_ref;
@@ -8,10 +8,10 @@ use leno_flows::{CpuBudget, FlowSizes};
 
 use super::*;
 
-/// A pod's namespace; removed when dropped.
+/// A pod's network namespace. Dropping this removes it.
 struct Sandbox {
     name: String,
-    /// The outer end of its interface.
+    /// The name of the outer end of its interface.
     outer: String,
 }
 
@@ -37,7 +37,7 @@ impl Sandbox {
         Some((self.netns(), NetnsId::of(&self.netns())?))
     }
 
-    /// Sends to an address at which there is no host: the kernel asks who has it, in a frame.
+    /// Sends to an address that no host has. The kernel then sends a frame that asks which host has it.
     fn send(&self) {
         let text = "for i in 1 2 3; do echo > /dev/udp/10.79.0.9/9; done 2>&1; ip neigh flush all";
         let mut inside = Command::new("ip");
@@ -48,7 +48,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // Fails if a test has removed it.
+        // Fails if a test has already removed the namespace.
         let _gone = Command::new("ip").args(["netns", "delete", &self.name]).status();
     }
 }
@@ -73,7 +73,7 @@ fn agent(node: &str, source: FlowMetricsSource) -> Flows {
     Flows::start(node, Some(&leno_capture::cgroup2_root().unwrap()), settings)
 }
 
-/// Frames that were sent by the workload, as the agent serves them.
+/// How many frames the workload has sent, according to the agent's metrics.
 fn frames(flows: &Flows) -> u64 {
     let text = flows.metrics();
     let lines = text.lines().filter(|line| {
@@ -84,7 +84,7 @@ fn frames(flows: &Flows) -> u64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// Waits until more frames than that are counted.
+/// Waits until more than `before` frames are counted.
 fn more_than(flows: &Flows, before: u64, sandbox: &Sandbox) -> u64 {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
@@ -97,7 +97,7 @@ fn more_than(flows: &Flows, before: u64, sandbox: &Sandbox) -> u64 {
     }
 }
 
-/// Requests of a pod in node mode are counted by processes of other pods, which come and go.
+/// The requests of a pod in node mode are counted by processes of other pods, which appear and disappear.
 fn reads_node_proxies(agent: &Flows, sandbox: &Sandbox) {
     let labelled = |uid: &str, labels: &str| {
         let text = format!(
@@ -159,7 +159,8 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     );
     drop(first);
 
-    // The kernel counts on, and the next agent keeps what it has not seen yet.
+    // Without an agent the kernel continues to count. The next agent keeps the counts of pods that it has not seen
+    // yet.
     sandbox.send();
     let next = agent(&node, FlowMetricsSource::Sockets);
     let counted = more_than(&next, counted, &sandbox);
@@ -168,7 +169,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     let counted = more_than(&next, counted, &sandbox);
     drop(next);
 
-    // A pod that has gone meanwhile.
+    // The pod has ended while no agent ran.
     let last = agent(&node, FlowMetricsSource::Sockets);
     last.settle();
     let settled = frames(&last);

@@ -10,8 +10,7 @@ use leno_program::chain;
 use super::{CaptureFailure, CaptureSlot, Keeper};
 use crate::metrics::{CaptureOrigin, FailureReason, lock};
 
-/// Longest wait for a pod that another thread works on: a check of it takes less, a capture takes
-/// more.
+/// Longest wait for a pod on which another thread works. A check of a pod takes less time, a capture more.
 const BRIEFLY: Duration = Duration::from_millis(50);
 
 /// A captured pod, as the admin server shows it.
@@ -21,9 +20,9 @@ pub(crate) struct CapturedPod {
     pub(crate) name: String,
     pub(crate) backend: Backend,
     pub(crate) origin: CaptureOrigin,
-    /// In seconds since 1970.
+    /// When the pod was captured, in seconds since 1970.
     pub(crate) since_unix_s: Option<u64>,
-    /// Traffic that the capture leaves alone.
+    /// Traffic that is not captured.
     pub(crate) passes: LeftOut,
 }
 
@@ -32,13 +31,13 @@ pub(crate) struct CapturedPod {
 pub(crate) struct FailedPod {
     pub(crate) why: String,
     pub(crate) reason: FailureReason,
-    /// Failures in a row.
+    /// How many times it has failed in a row.
     pub(crate) times: u64,
     pub(crate) last: SystemTime,
 }
 
 impl Keeper {
-    /// Records how the last try ended.
+    /// Records the result of the last attempt.
     pub(super) fn note<T>(&self, uid: &str, done: &Result<T, CaptureFailure>) {
         let mut failures = lock(&self.failures);
         let Err(failed) = done else {
@@ -55,12 +54,12 @@ impl Keeper {
         lock(&self.failures).retain(|uid, _| is_there(uid));
     }
 
-    /// The pods whose last try failed, by uid.
+    /// The pods whose last attempt has failed, by uid.
     pub(crate) fn failures(&self) -> HashMap<String, FailedPod> {
         lock(&self.failures).clone()
     }
 
-    /// The captured pods by uid; the value is `None` while another thread works on the pod.
+    /// The captured pods by uid. The value is `None` while another thread works on the pod.
     pub(crate) fn held(&self) -> HashMap<String, Option<CapturedPod>> {
         let held = |uid: String, place: &CaptureSlot| {
             let kept = place.0.as_ref()?;
@@ -81,8 +80,8 @@ impl Keeper {
         each.collect()
     }
 
-    /// How a pod's connections were treated, from the kernel's counters. `None` if they cannot be
-    /// read or another thread works on the pod. Under netfilter this runs a command.
+    /// How a pod's connections were treated, from the kernel's counters. `None` if they cannot be read or another
+    /// thread works on the pod. With netfilter this runs a command.
     pub(crate) fn connections(&self, uid: &str) -> Option<CaptureCounters> {
         let place = lock(&self.places).get(uid).cloned()?;
         let place = briefly(&place)?;
@@ -114,11 +113,11 @@ impl Keeper {
         text
     }
 
-    /// How many pods each backend captures.
+    /// The number of pods that each backend captures.
     fn captured(&self) -> BTreeMap<Backend, usize> {
         let mut sum = BTreeMap::new();
         for (_, place) in self.places() {
-            // A pod that another thread works on is counted once that is done.
+            // A pod on which another thread works is counted when that has ended.
             let Ok(place) = place.try_lock() else { continue };
             if let Some(kept) = &place.0 {
                 *sum.entry(kept.captured.backend()).or_default() += 1;
@@ -133,7 +132,7 @@ impl Keeper {
     }
 }
 
-/// Waits at most [`BRIEFLY`] for the lock of a place.
+/// Locks a slot, but waits for at most [`BRIEFLY`].
 fn briefly(place: &Mutex<CaptureSlot>) -> Option<MutexGuard<'_, CaptureSlot>> {
     let begin = Instant::now();
     loop {

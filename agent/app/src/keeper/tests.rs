@@ -1,5 +1,5 @@
-//! The keeper against the real kernel: each test makes a network namespace, a control group and
-//! processes. Needs root; a skip is printed, and fails if `LENO_REQUIRE` names root.
+//! Tests the keeper with the real kernel. Each test creates a network namespace, a control group and processes.
+//! Needs root. Without root a test reports that it is skipped, or fails if `LENO_REQUIRE` contains `root`.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -10,10 +10,10 @@ use leno_capture::Way;
 use super::*;
 use crate::record::owner;
 
-/// One test at a time: pruning reads every captured pod of the machine.
+/// Only one test runs at a time, because pruning reads every captured pod of the machine.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// One pod's namespace, control group and processes; removed when dropped.
+/// The namespace, control group and processes of one pod. Dropping this removes them.
 struct Node {
     _turn: MutexGuard<'static, ()>,
     folder: tempfile::TempDir,
@@ -24,7 +24,7 @@ struct Node {
 }
 
 impl Node {
-    /// `None` without root.
+    /// Creates them; `None` without root.
     fn new() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("root"));
@@ -217,7 +217,7 @@ fn a_pod_that_runs_already_is_found_by_its_processes() {
     agent.reconcile(&node.pod).unwrap();
     assert!(!agent.is_captured(&node.pod.uid), "nothing runs in it yet");
     node.start();
-    // `ip netns exec` enters the namespace only some time after it was started.
+    // `ip netns exec` enters the namespace some time after it was started, so this waits.
     let entered =
         || NetnsId::of(&node.netns) == agent.host.netns_of(&node.pod.uid).map(|(_, id)| id);
     while !entered() {
@@ -229,7 +229,7 @@ fn a_pod_that_runs_already_is_found_by_its_processes() {
     ended.ended = true;
     agent.reconcile(&ended).unwrap();
     assert!(agent.is_captured(&node.pod.uid), "its processes may go on for a while");
-    // The kubelet writes a pod's own kernel parameters after it has called the plugin.
+    // Simulates a pod whose own kernel parameters the kubelet writes after it has called the plugin.
     node.pod.sysctls = true;
     leno_capture::unmark(&node.netns).unwrap();
     agent.reconcile(&node.pod).unwrap();
@@ -258,7 +258,7 @@ fn the_ways_that_are_open_to_a_captured_pod_are_those_of_its_processes() {
             std::thread::yield_now();
         }
         let process = format!("{} ", node.processes[0].id());
-        // A pod's proxy is recognised by its user under each backend.
+        // With every backend, a pod's proxy is recognised by its user.
         for way in [Way::RawSockets, Way::NetworkSettings, Way::ProxyUser] {
             let by = open(way).unwrap_or_default();
             assert!(matches!(&by[..], [one] if one.starts_with(&process)), "{backend}: {by:?}");
@@ -316,7 +316,7 @@ fn what_cannot_be_released_is_said_and_stays_recorded() {
     let (released, left) = node.agent().release_all();
     assert_eq!((released, node.records(), node.is_pinned()), (0, 1, true));
     assert!(left[0].contains("of the next version"), "{left:?}");
-    // A missing control group is no error: its pod has just ended.
+    // A missing control group is not an error, because it means that the pod has just ended.
     record.backend = "ebpf".to_owned();
     record.cgroup = Some("/nonexistent".into());
     agent.records.write(&record).unwrap();
@@ -341,7 +341,7 @@ fn an_agent_that_ended_before_the_mark_is_followed_by_one_that_makes_it() {
 fn a_pod_that_is_known_by_a_process_stays_captured_when_that_ends() {
     let Some(mut node) = Node::new() else { return };
     let mut agent = node.agent();
-    // As on a node whose runtime keeps no namespace files where the agent searches.
+    // Simulates a node whose runtime keeps no namespace files where the agent searches for them.
     agent.host.netns = node.folder.path().into();
     for number in 1..=2 {
         node.start();

@@ -1,4 +1,4 @@
-//! Cleaning up: captures of pods that ended, and all captures when a node leaves the mesh.
+//! Releases the captures of pods that have ended, and all captures when a node leaves the mesh.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -10,8 +10,7 @@ use super::Keeper;
 use crate::metrics::lock;
 use crate::record::{CaptureRecord, owner, pod_of};
 
-/// Within this time a proxy accepts the connections in its listeners' queues, even on a busy
-/// machine.
+/// The time in which a proxy accepts the connections that are queued at its listeners, even on a busy machine.
 const ACCEPTED: Duration = Duration::from_secs(1);
 
 impl Keeper {
@@ -22,7 +21,7 @@ impl Keeper {
         for place in places {
             let mut place = lock(&place);
             if place.0.is_some() && !self.lives(&mut place) {
-                // A failure is logged, and the next round tries again.
+                // A failure was logged, and the next round tries again.
                 let _failed = self.forget(&mut place);
             }
         }
@@ -35,14 +34,14 @@ impl Keeper {
         {
             tracing::warn!(error = chain(&error), "cannot unpin what ended pods left");
         }
-        // A second reference to a place means that another thread works on that pod.
+        // A second reference to a slot means that another thread works on that pod.
         let has_pod = |place: &super::CaptureSlot| place.0.is_some();
         lock(&self.places)
             .retain(|_, place| std::sync::Arc::strong_count(place) > 1 || has_pod(&lock(place)));
     }
 
-    /// Removes the record of a pod that is not captured and whose namespace is gone. Holds the
-    /// pod's lock: another thread may be capturing it again.
+    /// Removes the record of a pod that is not captured and whose namespace is gone. Takes the pod's lock, because
+    /// another thread may be capturing the pod again.
     fn prune_record(&self, uid: &str) {
         let place = self.place(uid);
         let place = lock(&place);
@@ -54,7 +53,7 @@ impl Keeper {
         }
     }
 
-    /// Ends the brokers of pods that are not captured: they ended while no agent ran.
+    /// Ends the brokers of pods that are not captured, because these pods have ended while no agent ran.
     fn prune_brokers(&self) {
         let Some(brokers) = &self.brokers else { return };
         for uid in brokers.uids() {
@@ -66,7 +65,7 @@ impl Keeper {
         }
     }
 
-    /// Removes the pins of pods that are neither captured nor recorded; each under the pod's lock.
+    /// Removes the pins of pods that are neither captured nor recorded. Takes each pod's lock.
     fn prune_pins(&self) -> Result<(), leno_capture::Error> {
         let pinned = RefCell::new(Vec::new());
         leno_capture::prune(|name| {
@@ -83,8 +82,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Releases all captures and removes their records, for a node that leaves the mesh. Returns
-    /// how many pods were released, and a line for each that could not be; those stay recorded.
+    /// Releases all captures and removes their records, for a node that leaves the mesh. Returns how many pods
+    /// were released, and a line for each pod that could not be released, whose record stays.
     pub(crate) fn release_all(&self) -> (usize, Vec<String>) {
         let mut left = Vec::new();
         let mut released = 0;
@@ -117,7 +116,7 @@ impl Keeper {
                 leno_capture::let_pass(backend, &record.workload()).map_err(|error| chain(&error))
             });
             if let Some(Err(error)) = passes {
-                // The release that follows tries again, and reports the error.
+                // The release, which comes next, tries again and reports the error.
                 tracing::debug!(uid = record.uid, error, "captures on until it is released");
             }
         }
@@ -129,8 +128,7 @@ impl Keeper {
     fn release_one(&self, record: &mut CaptureRecord) -> Result<(), String> {
         let lives = self.finds(record);
         let (uid, workload) = (&record.uid, record.workload());
-        // Netfilter's rules end with their namespace, and by now its file may name another pod's
-        // namespace.
+        // Netfilter's rules end with their namespace, whose file may now name another pod's namespace.
         let release = |backend: Backend| match backend {
             Backend::Ebpf => leno_capture::release(backend, &workload),
             _ if lives => leno_capture::release(backend, &workload),

@@ -28,7 +28,7 @@ fn each_address_is_asked_for_once_until_its_answer_is_old_and_few_at_once() {
     }
     assert_eq!(asked, strangers);
     assert_eq!(peers.due(&strangers, begun), [] as [IpAddr; 0]);
-    // The one with a name is no stranger any more, and is asked for sooner.
+    // A peer that has a name is no longer reported as nameless, and is looked up again sooner.
     assert_eq!(peers.due(&strangers[1..], begun + NAMED), [ip(1)]);
     let due = peers.due(&strangers[1..], begun + NAMELESS);
     assert_eq!(due, strangers[1..=MAX_ASKED]);

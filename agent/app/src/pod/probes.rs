@@ -6,11 +6,12 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
-/// Longest text, because messages to the supervisor have a bounded length.
+/// Longest text, in bytes. Messages to the supervisor have a bounded length.
 const MAX_LENGTH: usize = 8 * 1024;
 
-/// The probes, as JSON in the form of the proxy's `--probes`; empty without probes. HTTPS and gRPC probes are left out:
-/// they only work under permissive mTLS. TCP probes are answered by the listener.
+/// The probes, as JSON in the form of the proxy's `--probes`; empty without probes. HTTPS and gRPC probes are left
+/// out, because they only work with permissive mTLS. TCP probes are left out, because the listener accepts their
+/// connections.
 pub(super) fn of(spec: Option<&PodSpec>) -> String {
     let mut all = BTreeMap::new();
     let containers = |spec: &'_ PodSpec| {

@@ -1,4 +1,4 @@
-//! The agent's rounds on a paused clock, with files in place of a node.
+//! Tests the agent's rounds with a paused clock, and with files that stand for a node.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use leno_capture::CaptureChoice;
 use super::*;
 use crate::admin::wanted;
 
-/// A keeper of a node where one process of the pod `u` runs, in its own namespace.
+/// A keeper of a node on which one process of the pod `u` runs, in a namespace of its own.
 fn keeper_of_one(folder: &Path) -> Keeper {
     let cgroup = folder.join("cgroup/pids/kubepods/podu");
     fs::create_dir_all(&cgroup).unwrap();
@@ -56,7 +56,7 @@ fn pod() -> Pod {
         flows: None,
         flow_budget: None,
         ended: false,
-        // No machine that runs this test has such a backend.
+        // No machine has this backend, so the capture fails.
         capture: Some("tproxy".parse::<CaptureChoice>()),
         datagrams: None,
         own_users: false,

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use super::promotion::Full;
 use super::{OwnEnding, SERVING_PATIENCE, ServedPodTable, SharedPods};
 
-/// What a supervisor counts.
+/// The counters of a supervisor.
 #[derive(Debug, Default)]
 pub(super) struct SupervisorCounts {
     started: Cell<u64>,
@@ -24,27 +24,27 @@ pub(super) struct SupervisorCounts {
 }
 
 impl SupervisorCounts {
-    /// A process was started.
+    /// Counts a process that was started.
     pub(super) fn started(&self) {
         self.started.set(self.started.get().wrapping_add(1));
     }
 
-    /// A process hung, and was replaced.
+    /// Counts a process that hung and was replaced.
     pub(super) fn hung(&self) {
         self.hung.count();
     }
 
-    /// A process stopped serving a pod that it should serve.
+    /// Counts a process that has stopped serving a pod that it should serve.
     pub(super) fn lost(&self) {
         self.lost.set(self.lost.get().wrapping_add(1));
     }
 
-    /// The open streams of a pod did not end within their bound.
+    /// Counts a pod whose open streams did not end within their bound.
     pub(super) fn cut(&self) {
         self.cut.set(self.cut.get().wrapping_add(1));
     }
 
-    /// A busy pod is due for a process of its own, but as many pods have one as the limits permit.
+    /// Counts a busy pod that should get its own process, but does not because a limit is reached.
     pub(super) fn held_back(&self, full: Full) {
         let count = self.held_back_of(full);
         count.set(count.get().wrapping_add(1));
@@ -70,9 +70,9 @@ pub(super) async fn serve(listener: TcpListener, served: SharedPods) {
     leno_program::serve(listener, answer).await;
 }
 
-/// Why an update should wait for this supervisor, if it should. Once it has been ready it stays ready: with `maxSurge`
-/// the DaemonSet deletes a pod that is not ready as soon as its successor exists, even if the successor serves nothing
-/// yet.
+/// Why an update should wait for this supervisor; `None` if it need not. A supervisor that was ready once stays
+/// ready: with `maxSurge`, the DaemonSet deletes a pod that is not ready as soon as its successor exists, even if
+/// the successor does not serve yet.
 pub(super) fn not_ready(served: &mut ServedPodTable) -> Option<&'static str> {
     let waits = |pod: &super::ServedPod| !pod.serving && pod.joined.elapsed() < SERVING_PATIENCE;
     if served.ending != OwnEnding::No {
@@ -99,7 +99,7 @@ pub(super) fn metrics(served: &ServedPodTable) -> String {
     text
 }
 
-/// The pods that are served now, and by which groups.
+/// Appends which pods are served at present, and by which groups.
 fn put_pods(text: &mut String, served: &ServedPodTable) {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let serving = served.pods.values().filter(|pod| pod.serving).count();
@@ -145,7 +145,7 @@ fn put_pods(text: &mut String, served: &ServedPodTable) {
     }
 }
 
-/// What has happened since the supervisor started.
+/// Appends what was counted since the supervisor started.
 fn put_counts(text: &mut String, served: &ServedPodTable) {
     for (name, help, value) in [
         ("process_starts_total", "Node proxies that were started.", served.counts.started.get()),

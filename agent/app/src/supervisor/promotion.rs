@@ -1,7 +1,8 @@
-//! A busy pod gets a proxy process of its own, and shares one again when it is quiet (`leno_supervise::Promotion`).
+//! Gives a busy pod its own proxy process, and returns the pod to a shared one when it is quiet
+//! (`leno_supervise::Promotion`).
 //!
-//! The pod joins the next group, and leaves the group before once the next one serves it. The agent is not involved: it
-//! only decides between supervisors.
+//! The pod joins the new group, and leaves its present group once the new one serves it. The agent is not
+//! involved, because it only decides between supervisors.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -11,13 +12,13 @@ use leno_supervise::{ProcessSharing, Promotion, PromotionRules};
 
 use super::{OwnEnding, ServedPod, ServedPodTable, SharedPods, join, leave};
 
-/// Most pods of a node that have a process of their own because they are busy. Each process takes memory of the node's
-/// limit.
+/// Most pods of a node that may have their own process because they are busy. Each process uses memory of the
+/// node's limit.
 pub(super) const MAX_PROMOTED: usize = 8;
-/// Most such pods of one namespace: half, so that one tenant cannot use up the limit of the node.
+/// Most such pods of one namespace. It is half of the node's limit, so that one tenant cannot use it up.
 pub(super) const MAX_PROMOTED_OF_NAMESPACE: usize = MAX_PROMOTED / 2;
 
-/// Why a busy pod shares its process although it is due for one of its own.
+/// Why a busy pod that should get its own process does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
     /// The limit of the node is reached.
@@ -27,7 +28,7 @@ pub(super) enum Full {
 }
 
 impl Full {
-    /// Its label in metrics.
+    /// The value of the label in metrics.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -36,15 +37,15 @@ impl Full {
     }
 }
 
-/// The group that a pod is moving to.
+/// The group to which a pod is moving.
 pub(super) struct NextGroup {
     key: String,
     number: u64,
 }
 
 /// The promotion rules of a pod: those of its namespace, or else those of the supervisor. The pod itself can only
-/// shorten the time after which it is promoted. It cannot prolong it, because a busy pod slows down the others in its
-/// process; and it cannot turn promotion on if its namespace or the supervisor turns it off.
+/// shorten the time after which it is promoted. It cannot prolong that time, because a busy pod slows down the
+/// others in its process. It also cannot turn promotion on if its namespace or the supervisor has turned it off.
 pub(super) fn rules(all: PromotionRules, pod: &PlacedPod) -> PromotionRules {
     let after = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
     let own = pod.promote_after_ms.and_then(after);
@@ -53,8 +54,8 @@ pub(super) fn rules(all: PromotionRules, pod: &PlacedPod) -> PromotionRules {
     PromotionRules { after: of_all.map(sooner), ..all }
 }
 
-/// Takes the CPU time that a process has used for a pod. A pod that shares its process with no other is not promoted,
-/// however busy it is.
+/// Records the CPU time that a process has used for a pod. A pod whose process serves no other pod is not
+/// promoted, however busy it is.
 pub(super) fn has_used(served: &SharedPods, of: (&str, u64), used: CpuUse) {
     if judge(served, of, |promotion| promotion.used(Instant::now(), used)) {
         let (uid, percent) = (of.0, used.percent());
@@ -63,8 +64,8 @@ pub(super) fn has_used(served: &SharedPods, of: (&str, u64), used: CpuUse) {
     }
 }
 
-/// The thread that handles the pod's connections has stalled. A pod that causes that repeatedly gets a process of its
-/// own.
+/// Records that the thread that handles the pod's connections has stalled. A pod that causes stalls repeatedly
+/// gets its own process.
 pub(super) fn has_stalled(served: &SharedPods, of: (&str, u64)) {
     if judge(served, of, |promotion| promotion.has_stalled(Instant::now())) {
         let uid = of.0;
@@ -76,8 +77,9 @@ pub(super) fn has_stalled(served: &SharedPods, of: (&str, u64)) {
     }
 }
 
-/// Whether the pod with this membership is promoted now: `is_due` returns true, the pod shares its process, and the
-/// limits permit one more. If the limits do not, the pod's time starts again.
+/// Whether the pod with this membership is promoted now. For that, `is_due` must return true, its process must
+/// serve other pods as well, and the limits must permit it. If a limit is reached, the measurement of the pod
+/// begins again.
 fn judge(
     served: &SharedPods,
     (uid, number): (&str, u64),
@@ -91,7 +93,7 @@ fn judge(
         return is_due(&mut pod.promotion);
     }
     if groups.get(&pod.group).is_none_or(|(_, members)| *members <= 1) {
-        // Earlier CPU use must not count once the pod shares its process and so can be promoted.
+        // CPU time from before must not count once other pods share the process.
         pod.promotion.has_joined(Instant::now());
         return false;
     }
@@ -135,7 +137,7 @@ pub(super) fn goes_back(served: &SharedPods, (uid, number): (&str, u64)) {
         let this = |pod: &&mut ServedPod| pod.number == number && pod.next.is_none();
         let Some(pod) = served.pods.get_mut(uid).filter(this) else { return };
         let now = tokio::time::Instant::now().into_std();
-        // The pod may have been busy since, or its rules may have changed.
+        // The pod may have been busy since then, or its rules may have changed.
         if pod.promotion.goes_back_at().is_none_or(|at| at > now) {
             return;
         }
@@ -156,14 +158,14 @@ pub(super) fn go(served: &SharedPods, uid: &str) {
             true => pod.own_group(),
             false => pod.pod.group.clone(),
         };
-        // The pod is in the right group already, or is not moved because this supervisor is ending.
+        // The pod is already in the right group, or it is not moved because this supervisor is ending.
         if ending != OwnEnding::No || is_of(&pod.group, &name) {
             pod.settle();
             return;
         }
         let broker = match pod.orders.try_clone() {
             Ok(broker) => broker,
-            // The pod stays in its group, and is tried again at the next change.
+            // The pod stays in its group. The move is tried again at the next change.
             Err(error) => {
                 tracing::error!(uid, %error, "a pod cannot be moved to another process");
                 pod.settle();
@@ -191,12 +193,12 @@ pub(super) fn stay(served: &SharedPods, uid: &str) {
         (pod.name.clone(), key, number, Rc::clone(&pod.orders))
     };
     let (name, key, number, orders) = left;
-    // `succeeded`, because the group that serves the pod uses the same listeners.
+    // `succeeded` is true, because the group that serves the pod uses the same listeners.
     leave(served, (uid, name), (key, number), orders, true);
 }
 
-/// If this membership belongs to the group that the pod is moving to, that group becomes the pod's group, and the group
-/// before finishes its open streams. Otherwise returns false.
+/// If this membership is of the group to which the pod is moving, that group becomes the pod's group, and the
+/// earlier group finishes its open streams. Otherwise returns false.
 pub(super) fn arrives(served: &SharedPods, uid: &str, number: u64) -> bool {
     let before = {
         let mut served = served.borrow_mut();
@@ -215,7 +217,7 @@ pub(super) fn arrives(served: &SharedPods, uid: &str, number: u64) -> bool {
 }
 
 impl ServedPodTable {
-    /// The limit that keeps more pods of this namespace from being promoted, if one does.
+    /// The limit that prevents more pods of this namespace from being promoted; `None` if no limit is reached.
     fn full(&self, namespace: &str) -> Option<Full> {
         let promoted = || self.pods.values().filter(|pod| pod.promotion.is_promoted());
         if promoted().count() >= MAX_PROMOTED {
@@ -227,12 +229,12 @@ impl ServedPodTable {
 }
 
 impl ServedPod {
-    /// The group that the pod has for itself while it is promoted.
+    /// The name of the group with only this pod, in which it is while it is promoted.
     fn own_group(&self) -> String {
         ProcessSharing::Workload.group(&self.name, "")
     }
 
-    /// Sets whether the pod is promoted, according to the group that it is in.
+    /// Sets whether the pod is promoted, according to its present group.
     pub(super) fn settle(&mut self) {
         let own = self.own_group();
         let promoted = own != self.pod.group && is_of(&self.group, &own);

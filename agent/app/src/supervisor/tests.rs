@@ -1,4 +1,4 @@
-//! The tests play the agent. No process can be started, so that a pod that leaves has left at once.
+//! The tests act as the agent. No process can be started here, so a pod that leaves has no streams to finish.
 
 use futures_util::FutureExt as _;
 use leno_handover::ChannelListener;
@@ -71,7 +71,7 @@ async fn reported(agent: &AsyncChannel) -> PlacementReport {
     agent.receive().await.unwrap().unwrap().0
 }
 
-/// Runs a test whose paused clock advances when all tasks wait.
+/// Runs a test with a paused clock, which advances when all tasks wait.
 async fn run(test: impl Future<Output = ()>) {
     LocalSet::new().run_until(test).await;
 }
@@ -87,7 +87,7 @@ async fn a_supervisor_that_was_ready_stays_so_until_it_ends() {
         assert!(not_ready(&mut served.borrow_mut()).is_some(), "while a pod is not served");
         served.borrow_mut().pods.get_mut("a").unwrap().serving = true;
         assert_eq!(not_ready(&mut served.borrow_mut()), None);
-        // Another pod that is not served yet, while the agent is being replaced.
+        // A second pod is not served yet, and the agent is being replaced.
         let _broker = serve_pod(&served, "b");
         served.borrow_mut().agent = None;
         assert_eq!(not_ready(&mut served.borrow_mut()), None);
@@ -317,7 +317,7 @@ async fn a_busy_pod_gets_a_process_of_its_own_and_goes_back_when_it_is_quiet() {
         let (_broker, _other) = (serve_pod(&served, "a"), serve_pod(&served, "b"));
         let number = |uid: &str| served.borrow().pods[uid].number;
         let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
-        // A measurement of an earlier process is ignored.
+        // The measurement of an earlier process is ignored.
         promotion::has_used(&served, ("a", 0), busy);
         assert!(served.borrow().pods["a"].next.is_none());
         promotion::has_used(&served, ("a", number("a")), busy);
@@ -327,10 +327,10 @@ async fn a_busy_pod_gets_a_process_of_its_own_and_goes_back_when_it_is_quiet() {
         assert!(promotion::arrives(&served, "a", next));
         assert_eq!(served.borrow().pods["a"].group, "workload.shop.web-a");
         assert!(served.borrow().pods["a"].serving);
-        // A pod that shares its process with no other is not promoted, however busy.
+        // A pod whose process serves no other pod is not promoted, however busy it is.
         promotion::has_used(&served, ("b", number("b")), busy);
         assert!(served.borrow().pods["b"].next.is_none());
-        // A timer that fires too early is ignored, and so is one of an earlier process.
+        // A timer that fires too early is ignored, and so is a timer of an earlier process.
         promotion::goes_back(&served, ("a", next));
         promotion::goes_back(&served, ("a", number("b")));
         assert!(served.borrow().pods["a"].next.is_none(), "it was not quiet for long enough");
@@ -357,7 +357,7 @@ async fn a_pod_that_ends_or_gets_another_broker_is_not_moved() {
         let _next_broker = serve_pod(&served, "a");
         assert!(served.borrow().pods["a"].next.is_none());
         assert!(!served.borrow().groups.contains_key("workload.shop.web-a"));
-        // A pod that was not promoted does not leave its group, however quiet it is.
+        // A pod that was not promoted stays in its group, however quiet it is.
         assert!(!served.borrow().pods["a"].promotion.is_promoted());
         tokio::time::sleep(RULES.after.unwrap() * 12).await;
         served.borrow_mut().pods.get_mut("a").unwrap().promotion.is_in(true, Instant::now());
@@ -390,8 +390,8 @@ async fn a_pod_whose_thread_stalls_twice_gets_a_process_of_its_own() {
     .await;
 }
 
-/// A pod could otherwise keep the shared process of its neighbours busy. Users who may edit the namespace decide for
-/// its pods.
+/// Without this rule, a pod could keep the process that it shares with others busy. Users who may edit the
+/// namespace decide for its pods.
 #[test]
 fn a_pod_may_be_promoted_sooner_than_its_namespace_or_its_supervisor_says_but_not_later() {
     let after = |all: Option<u64>, namespace: Option<u64>, own: Option<u64>| {

@@ -12,7 +12,7 @@ use leno_types::{canonical, ports};
 use crate::command::inside;
 use crate::error::Error;
 
-/// Most sockets that are read: more than a pod and its proxy use. Each takes some hundred bytes of text.
+/// Most sockets that are read, which is more than a pod and its proxy use. Each takes a few hundred bytes of text.
 const MAX_SOCKETS: usize = 65_536;
 
 /// `TCP_ESTABLISHED` and `TCP_LISTEN` of net/tcp_states.h.
@@ -26,18 +26,18 @@ pub(super) struct Socket {
     remote: SocketAddr,
     state: u8,
     user: u32,
-    /// 0 if no program holds it.
+    /// The inode of the socket; 0 if no program holds it.
     inode: u64,
 }
 
-/// The TCP sockets of a namespace, without listeners; `None` if there are more than [`MAX_SOCKETS`].
+/// The TCP sockets of a namespace, except listeners; `None` if there are more than [`MAX_SOCKETS`].
 pub(super) fn read(netns: &Path) -> Result<Option<Vec<Socket>>, Error> {
     inside(netns, || {
         let mut sockets = Vec::new();
         for name in ["tcp", "tcp6"] {
             let path = format!("/proc/thread-self/net/{name}");
             let file = match File::open(&path) {
-                // A kernel without IPv6.
+                // The kernel has no IPv6.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(Error::io(format!("open {path}")))?,
             };
@@ -53,7 +53,7 @@ pub(super) fn read(netns: &Path) -> Result<Option<Vec<Socket>>, Error> {
     })
 }
 
-/// The connections of applications that have no socket of the proxy at the other end.
+/// The connections of applications at whose other end there is no socket of the proxy.
 ///
 /// ```text
 ///  outbound                                    inbound
@@ -67,7 +67,7 @@ pub(super) fn past_the_proxy(
     excluded: &[(IpAddr, u8)],
 ) -> Vec<String> {
     let is_proxys = |socket: &Socket| {
-        // The kernel shows no user for a socket that is not accepted yet, or that is closed already.
+        // The kernel shows no user for a socket that was not accepted yet, or that is already closed.
         proxy_users.contains(&socket.user)
             || socket.inode == 0
             || [ports::OUTBOUND, ports::INBOUND].contains(&socket.local.port())
@@ -96,13 +96,13 @@ pub(super) fn past_the_proxy(
     past.map(|one| format!("{} with {}", one.local, one.remote)).collect()
 }
 
-/// Parses a line of the table; `None` for the first one, which has the names of the columns.
+/// Parses a line of the table; `None` for the first line, which has the names of the columns.
 fn parse(line: &str) -> Option<Socket> {
     let mut words = line.split_whitespace();
     let local = address(words.nth(1)?)?;
     let remote = address(words.next()?)?;
     let state = u8::from_str_radix(words.next()?, 16).ok()?;
-    // After the queues, the timer and the retransmissions.
+    // The fields in between are the queues, the timer and the retransmissions.
     let user = words.nth(3)?.parse().ok()?;
     let inode = words.nth(1)?.parse().ok()?;
     Some(Socket { local, remote, state, user, inode })
@@ -172,12 +172,12 @@ mod tests {
 
     #[test]
     fn what_is_steered_or_left_alone_is_not_past_the_proxy() {
-        // Netfilter: the client's socket shows the original destination.
+        // With netfilter, the client's socket shows the original destination.
         let redirected = [
             socket("10.0.0.2:40000", "10.1.0.1:80", APPLICATION),
             socket("10.0.0.2:15001", "10.0.0.2:40000", PROXY),
         ];
-        // eBPF: the client's socket is connected to the listener.
+        // With eBPF, the client's socket is connected to the listener.
         let connected = [
             socket("127.0.0.1:40000", "127.0.0.1:15001", APPLICATION),
             socket("127.0.0.1:15001", "127.0.0.1:40000", PROXY),
@@ -191,7 +191,8 @@ mod tests {
         for sockets in [&redirected[..], &connected, &inbound, &excluded, &closing] {
             assert!(past(sockets).is_empty(), "{sockets:?}");
         }
-        // The proxy has accepted it, or has closed it while the application has unread bytes.
+        // The proxy has not accepted the connection yet, or it has closed it while the application still has
+        // unread bytes.
         for half in [
             socket("10.0.0.2:15001", "10.0.0.2:40000", 0),
             socket("10.0.0.2:15001", "10.0.0.2:40000", PROXY),

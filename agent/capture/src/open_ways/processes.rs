@@ -1,4 +1,5 @@
-//! What the processes of a workload are permitted to do, by /proc (proc_pid_status(5), capabilities(7)).
+//! Determines what the processes of a workload are permitted to do, from /proc (proc_pid_status(5),
+//! capabilities(7)).
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +14,7 @@ use crate::error::Error;
 /// The name of the proxy's program.
 const PROXY: &str = "leno-proxy";
 
-/// `NS_GET_USERNS` of linux/nsfs.h.
+/// The ioctl that returns the user namespace that owns a namespace (linux/nsfs.h).
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
 /// The number of a capability's bit.
@@ -35,8 +36,8 @@ pub(super) struct Process {
     pub(super) user: u32,
     /// The capabilities that it may use in the network namespace.
     capabilities: u64,
-    /// Whether a writable hierarchy of control groups is mounted for it; its user must also be permitted to write
-    /// there.
+    /// Whether a writable hierarchy of control groups is mounted for it. Its user must in addition be permitted to
+    /// write there.
     pub(super) writes_cgroups: bool,
 }
 
@@ -58,7 +59,7 @@ impl Process {
 /// A namespace, identified by the device and the inode of its file.
 type NamespaceId = (u64, u64);
 
-/// Reads the processes that still run and are in this network namespace.
+/// Reads those of the processes `pids` that still run and are in this network namespace.
 pub(super) fn read(netns: &Path, pids: &[u32]) -> Result<Vec<Process>, Error> {
     let failed = |action: &str| Error::io(format!("{action} {}", netns.display()));
     let namespace = File::open(netns).map_err(failed("open"))?;
@@ -69,7 +70,7 @@ pub(super) fn read(netns: &Path, pids: &[u32]) -> Result<Vec<Process>, Error> {
     for pid in pids {
         match read_one(*pid, network, [owner, own]) {
             Ok(process) => found.extend(process),
-            // It has ended.
+            // The process has ended.
             Err(error) if is_gone(&error) => {}
             Err(error) => return Err(Error::io(format!("read process {pid}"))(error)),
         }
@@ -81,8 +82,8 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// `None` if the process is in another network namespace. `rulers`: the user namespaces whose capabilities apply to
-/// this network namespace.
+/// Reads a process; `None` if it is in another network namespace. `rulers` are the user namespaces whose
+/// capabilities apply to this network namespace.
 fn read_one(
     pid: u32,
     network: NamespaceId,
@@ -114,7 +115,7 @@ fn owner(namespace: &File) -> io::Result<NamespaceId> {
     if found < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     let found = File::from(unsafe { OwnedFd::from_raw_fd(found) });
     found.metadata().map(|one| id(&one))
 }
@@ -127,12 +128,12 @@ fn parse_status(text: &str) -> Process {
         let value = value.trim();
         match name {
             "Name" => value.clone_into(&mut process.program),
-            // Real, effective, saved, and file system user.
+            // The fields are the real, effective, saved, and file system user.
             "Uid" => {
                 let effective = value.split_whitespace().nth(1);
                 process.user = effective.and_then(|user| user.parse().ok()).unwrap_or_default();
             }
-            // The capabilities that it may add to its effective set at any time.
+            // The permitted capabilities, which a process may add to its effective set at any time.
             "CapPrm" => process.capabilities = u64::from_str_radix(value, 16).unwrap_or_default(),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! The tests that run under every backend.
+//! The tests that are run with every backend.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use leno_capture::{Backend, Way, capture};
 
 use crate::lab::{self, DialReport, Lab, OUTSIDE, POD, TestSettings, VIP, Worker};
 
-/// Enough connections to hit a race that occurs once in some hundred.
+/// How many connections are made at once. It is enough to hit a race that occurs once in some hundred.
 const STORM: usize = 2000;
 
 fn default() -> TestSettings {
@@ -29,10 +29,10 @@ pub fn outbound_ipv4_keeps_the_original_destination(backend: Backend) {
     outbound(backend, &format!("{}:8080", VIP[0]), "10.96.0.10:8080");
 }
 
-/// The image of the agent has programs and their libraries, and none of these files.
+/// The agent's image contains programs and their libraries, but not these files.
 pub fn no_file_of_the_machine_is_needed_for_names(backend: Backend) {
     std::thread::scope(|scope| {
-        // The thread has mounts of its own, which what it starts inherits.
+        // The thread has its own mounts, which processes that it starts inherit.
         let hidden = scope.spawn(|| {
             lab::hide(&["/etc/protocols", "/etc/services"]);
             outbound(backend, &format!("{}:8080", VIP[0]), "10.96.0.10:8080");
@@ -80,7 +80,7 @@ pub fn a_connection_straight_to_a_listener_has_no_original_destination(backend: 
     let mut app = lab.app();
     for to in ["127.0.0.1:15001", "[::1]:15001", "127.0.0.1:15006", "[::1]:15006"] {
         let seen = app.dial(to);
-        // Connection tracking returns the address itself, the kernel programs return an error.
+        // With connection tracking the result is the address itself, and with the kernel programs it is an error.
         let original = seen.get("original");
         assert!(original == to || original.starts_with("error:"), "{seen:?}");
     }
@@ -128,7 +128,7 @@ pub fn the_end_of_one_listener_leaves_the_others_at_work(backend: Backend) {
     }
 }
 
-/// Each connection was refused, as the kernel programs chose the first listener in their map.
+/// Regression: every connection was refused, because the kernel programs chose the first listener in their map.
 pub fn listeners_that_are_shut_down_but_held_leave_the_others_at_work(backend: Backend) {
     let (lab, mut older) = Lab::with_proxy(backend, closed());
     let mut newer = lab.proxy();
@@ -225,7 +225,7 @@ pub fn link_local_ipv6_has_no_way_past_the_proxy(backend: Backend) {
     assert_eq!(outside.ask(&format!("udp-send {inner}:{inner_udp}")), "sent");
     lab.wait_for_count("inbound_dropped_link_local", dropped + 1);
     assert!(lab.count("outbound_dropped_link_local") >= 3);
-    // Neighbour discovery still works; it uses ICMPv6, also between link-local addresses.
+    // Neighbour discovery still works. It uses ICMPv6, also between link-local addresses.
     lab::inside(&lab.workload.netns, "ip -6 neigh flush dev eth0");
     let server = outside.serve_at(OUTSIDE[1]);
     proxy.dial(&server).assert_direct();
@@ -300,7 +300,7 @@ pub fn the_application_sees_its_client_or_the_stand_in_address(backend: Backend)
         ("[::]", "[fd77::2]", v6, stand_in_v6),
         ("[::]", "[::1]", v6, stand_in_v6),
         ("[::1]", "[::1]", v6, stand_in_v6),
-        // An IPv6 socket names an IPv4 client; an IPv4 socket cannot name an IPv6 client.
+        // An IPv6 socket can present an IPv4 client, but an IPv4 socket cannot present an IPv6 client.
         ("[::1]", "[::1]", "[::ffff:10.77.0.1]:4321", stand_in_v6),
         ("0.0.0.0", "127.0.0.1", v6, stand_in_v4),
     ] {
@@ -317,7 +317,7 @@ pub fn the_application_sees_its_client_or_the_stand_in_address(backend: Backend)
             let (shown, _port) = seen.get("client").rsplit_once(':').unwrap();
             assert_eq!(shown, stand_in, "{to}: {seen:?}");
         }
-        // A connection that the application itself makes is not shown as a client's.
+        // A connection that the application itself makes is not presented as a client's.
         app.dial(&format!("127.0.0.1:{}", server.port()));
     }
     if backend == Backend::Ebpf {
@@ -445,7 +445,7 @@ pub fn capturing_again_replaces_what_was_left(backend: Backend) {
     drop(proxy);
     let mut outside = lab.outside();
     let server = outside.serve_at(OUTSIDE[0]);
-    // As after a crash: the first capture was never released.
+    // The first capture was never released, as after a crash.
     lab.captured = capture(backend, &lab.workload).unwrap();
     lab.app().dial(&server).assert_direct();
     lab.captured = capture(backend, &lab.workload).unwrap();
@@ -496,7 +496,7 @@ pub fn connections_older_than_the_capture_are_listed_and_no_others(backend: Back
     }
     lab.captured.set_listening(true).unwrap();
     for (inner, outer) in &ends {
-        // By way of the proxy, out and in, and from the proxy to the application.
+        // These connections go through the proxy in both directions, and from the proxy to the application.
         assert_eq!(app.ask(&format!("hold {outer}")), "held");
         assert_eq!(outside.ask(&format!("hold {inner}")), "held");
         assert_eq!(proxy.ask(&format!("hold {inner}")), "held");
@@ -531,7 +531,7 @@ pub fn ways_are_open_to_processes_that_may_take_them(backend: Backend) {
     let is_ebpf = backend == Backend::Ebpf;
     let groups = [of(Way::ControlGroups, &root), of(Way::ControlGroups, &plain)];
     assert_eq!(groups, [is_ebpf.then_some(1), None]);
-    // A process of the proxy's user passes where the proxy is recognised by its user.
+    // A process with the proxy's user can bypass the capture if the proxy is recognised by its user.
     let is_by_user = !is_ebpf || lab::BY_USER.get();
     let users = [&root, &plain, &same].map(|process| of(Way::ProxyUser, process));
     assert_eq!(users, [is_by_user.then_some(1), None, is_by_user.then_some(1)]);
@@ -570,7 +570,8 @@ pub fn a_forged_packet_opens_no_way_past_the_proxy(backend: Backend) {
 
 pub fn a_connection_by_fast_open_is_captured(backend: Backend) {
     let mut lab = Lab::new(backend, default());
-    // 0x607: clients send data in the first packet, and all listeners take it, without a cookie.
+    // The bits of 0x607 mean that clients send data in the first packet, and that all listeners accept such data
+    // without a cookie.
     lab.set_on_both("tcp_fastopen", "1543");
     let mut proxy = lab.proxy();
     proxy.listen_as_proxy();
@@ -638,8 +639,8 @@ pub fn no_original_destination_is_lost_in_a_race(backend: Backend) {
         let result = app.ask(&format!("storm {STORM} {vip} 1000"));
         assert_eq!(result, format!("good={STORM} "));
     }
-    // Under netfilter some connections were counted more than once, but none less than once; the
-    // cause was not investigated.
+    // With netfilter some connections were counted more than once, but none less than once. The cause was not
+    // investigated.
     assert!(lab.count("outbound_captured") >= 2 * STORM as u64);
     if backend == Backend::Ebpf {
         assert_eq!(lab.count("outbound_captured"), 2 * STORM as u64);

@@ -1,4 +1,4 @@
-//! Tests of behaviour that only eBPF has.
+//! Tests behaviour that only eBPF has.
 
 use leno_bpf::PinRoot;
 use leno_capture::{Backend, Captured, capture, let_pass, prune};
@@ -64,7 +64,7 @@ fn what_is_let_pass_is_captured_no_more_and_what_was_captured_still_tells_its_de
     proxy.stop(true);
     let mut early = lab.app();
     early.send(&format!("dial {outer}"));
-    // Wait until the connection is in the listener's queue.
+    // Waits until the connection is in the listener's queue.
     while lab.count("original_accepted") < 1 {
         std::thread::yield_now();
     }
@@ -111,7 +111,7 @@ fn a_connection_straight_to_the_listener_has_no_original_destination() {
     let to = format!("{}:80", VIP[0]);
     let seen = from("127.0.0.1:0", &to);
     seen.assert_captured(&to);
-    // From the port that a captured connection used before.
+    // This connection comes from the port that a captured connection used before.
     let seen = from(seen.get("own"), "127.0.0.1:15001");
     assert!(seen.get("original").starts_with("error:"), "{seen:?}");
     assert_eq!(lab.count("original_missed"), 1);
@@ -125,7 +125,7 @@ fn an_adopted_capture_keeps_the_proxy_and_is_upgraded() {
     let (mut lab, _proxy) = Lab::with_proxy(Backend::Ebpf, TestSettings::default());
     let mut app = lab.app();
     let to = format!("{}:80", VIP[0]);
-    // As another process does after the first one died.
+    // Takes the capture over, as another process does after the first one has died.
     lab.captured = Captured::adopt(&lab.workload).unwrap().unwrap();
     app.dial(&to).assert_captured(&to);
     let mut workload = lab.workload.clone();
@@ -170,7 +170,7 @@ fn datagrams_in_plaintext_and_from_forged_addresses_are_dropped() {
         assert!(answer.starts_with("error "), "{answer}");
         lab.wait_for_count("inbound_dropped_datagram", before + 1);
     }
-    // The stand-in address, by which the application knows its proxy, and a placeholder.
+    // The sources are the stand-in address, by which the application recognises its proxy, and a placeholder.
     let server = app.ask(&format!("udp-listen {}:0", POD[1]));
     for (nth, source) in ["100:0:0:1::8", "100:0:0:1:1::7"].into_iter().enumerate() {
         lab::inside(lab.outside_netns(), &format!("ip address add {source} dev lo nodad"));

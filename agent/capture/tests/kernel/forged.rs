@@ -25,7 +25,7 @@ pub fn acknowledge(from: SocketAddr, to: SocketAddr) -> io::Result<()> {
     packet[16..18].copy_from_slice(&sum.to_be_bytes());
     let socket = Socket::new(Domain::for_address(to), Type::RAW, Some(Protocol::TCP))?;
     socket.bind(&SocketAddr::new(from.ip(), 0).into())?;
-    // A raw socket's address must have port 0.
+    // The address that is passed to a raw socket must have port 0.
     let sent = socket.send_to(&packet, &SocketAddr::new(to.ip(), 0).into())?;
     assert_eq!(sent, LENGTH);
     Ok(())

@@ -1,4 +1,4 @@
-//! Two connected network namespaces, a cgroup, and processes in them; all are removed when dropped.
+//! Two connected network namespaces, a cgroup, and processes in them. Dropping them removes them.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -31,7 +31,8 @@ pub const VIP: [&str; 2] = ["10.96.0.10", "[fd96::10]"];
 /// The proxy's listeners.
 pub const PROXY: [&str; 4] = ["127.0.0.1:15001", "[::1]:15001", "0.0.0.0:15006", "[::]:15006"];
 
-/// Whether this process is root; a skip fails if `LENO_REQUIRE` names root.
+/// Whether this process is root. If it is not, prints that the test is skipped, or fails if `LENO_REQUIRE`
+/// contains `root`.
 pub fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -43,12 +44,12 @@ pub fn has_root() -> bool {
 }
 
 thread_local! {
-    /// Whether the labs of this thread recognise the proxy by its user, as for a pod: its own cgroup exists
-    /// when it is captured, the cgroups of its containers do not.
+    /// Whether the labs of this thread recognise the proxy by its user, as for a pod: the pod's cgroup exists when
+    /// it is captured, but the cgroups of its containers do not.
     pub static BY_USER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Empties files for the calling thread and the processes that it starts.
+/// Makes these files empty for the calling thread and the processes that it starts.
 pub fn hide(files: &[&str]) {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let none = None::<&str>;
@@ -58,10 +59,10 @@ pub fn hide(files: &[&str]) {
     }
 }
 
-/// Longest wait until a packet that was sent is counted; packets inside this machine take microseconds.
+/// Longest wait until a packet that was sent is counted. Packets inside this machine take microseconds.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A test's settings, where they differ from the defaults.
+/// The settings of a test that differ from the defaults.
 #[derive(Clone, Default)]
 pub struct TestSettings {
     pub fail_closed: bool,
@@ -77,7 +78,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes the namespaces and the cgroup, and captures the workload.
+    /// Creates the namespaces and the cgroup, and captures the workload.
     pub fn new(backend: Backend, wish: TestSettings) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -103,7 +104,7 @@ impl Lab {
         Self { workload, captured, proxy_place, outside: format!("/run/netns/{name}-out").into() }
     }
 
-    /// A lab with a proxy that listens; the capture was told so with `set_listening`.
+    /// A lab with a proxy that listens, which was reported with `set_listening`.
     pub fn with_proxy(backend: Backend, wish: TestSettings) -> (Self, Worker) {
         let mut lab = Self::new(backend, wish);
         let mut proxy = lab.proxy();
@@ -112,19 +113,19 @@ impl Lab {
         (lab, proxy)
     }
 
-    /// Starts a process of the workload.
+    /// Starts a process of the workload, inside its cgroup.
     pub fn app(&self) -> Worker {
         let cgroup = self.workload.cgroup.join("app");
         Worker::start(&self.workload.netns, &format!("{} -", cgroup.display()))
     }
 
-    /// Starts a process of the workload as this user.
+    /// Starts a process of the workload with this user.
     pub fn app_as(&self, user: u32) -> Worker {
         let cgroup = self.workload.cgroup.join("app");
         Worker::start(&self.workload.netns, &format!("{} {user}", cgroup.display()))
     }
 
-    /// The way of this kind, if it is open to these processes.
+    /// The open way of this kind, if it is open to these processes.
     pub fn open_way(&self, way: Way, processes: &[&Worker]) -> Option<OpenWay> {
         let pids: Vec<u32> = processes.iter().map(|one| one.pid()).collect();
         let open = open_ways(self.captured.backend(), &self.workload, &pids);
@@ -132,7 +133,7 @@ impl Lab {
         open.ways.into_iter().find(|one| one.way == way)
     }
 
-    /// Starts a process in the proxy's cgroup, as the proxy's user.
+    /// Starts a process in the proxy's cgroup with the proxy's user.
     pub fn proxy(&self) -> Worker {
         let place = format!("{} 2102", self.proxy_place.display());
         Worker::start(&self.workload.netns, &place)
@@ -149,11 +150,11 @@ impl Lab {
         Worker::start(&self.outside, &format!("{} -", cgroup.display()))
     }
 
-    /// Sets one of the kernel's variables in both network namespaces.
+    /// Sets one of the kernel's settings in both network namespaces.
     pub fn set_on_both(&self, name: &str, value: &str) {
         for netns in [&self.workload.netns, &self.outside] {
             let namespace = File::open(netns).unwrap();
-            // The folder has the variables of the namespace of the thread that opens a file.
+            // The directory shows the settings of the network namespace of the thread that opens a file.
             std::thread::scope(|scope| {
                 let set = || {
                     setns(&namespace, CloneFlags::CLONE_NEWNET).unwrap();
@@ -168,8 +169,8 @@ impl Lab {
         &self.outside
     }
 
-    /// The link-local addresses of the workload and of the outside machine, each with the scope of the side
-    /// that dials it.
+    /// The link-local addresses of the workload and of the outside machine, each with the scope of the side that
+    /// connects to it.
     pub fn link_local(&self) -> [String; 2] {
         let scope = |netns: &Path| {
             let link = inside(netns, "ip -o link show dev eth0");
@@ -210,8 +211,8 @@ impl Drop for Lab {
     }
 }
 
-/// Two namespaces joined by a veth pair, each with an IPv4 and an IPv6 address. The inner one's default route
-/// is the outer one.
+/// Creates two namespaces that are connected by a veth pair. Each has an IPv4 and an IPv6 address. The default
+/// route of the inner one leads to the outer one.
 fn make_network(inner: &str, outer: &str) {
     ip(&["netns", "add", inner]);
     ip(&["netns", "add", outer]);
@@ -240,7 +241,7 @@ fn ip(arguments: &[&str]) {
     }
 }
 
-/// Runs a command in a namespace; returns its standard output.
+/// Runs a command in a namespace. Returns its standard output.
 pub fn inside(netns: &Path, command: &str) -> String {
     let mut words = command.split(' ');
     let mut command = Command::new(words.next().unwrap());
@@ -261,7 +262,7 @@ fn spawn_inside(netns: &Path, command: &mut Command) -> Child {
     })
 }
 
-/// A process that executes the commands of a test (`worker.rs`); killed when dropped.
+/// A process that executes the commands of a test (`worker.rs`). Dropping this kills it.
 pub struct Worker {
     child: Child,
     stdin: ChildStdin,
@@ -270,7 +271,7 @@ pub struct Worker {
 
 impl Worker {
     fn start(netns: &Path, place: &str) -> Self {
-        // In a chroot, /proc/self/exe is a path of outside for a thread with mounts of its own.
+        // In a chroot, /proc/self/exe would be a path outside of it for a thread with its own mounts.
         let mut command = Command::new(std::env::args_os().next().unwrap());
         command
             .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
@@ -285,7 +286,7 @@ impl Worker {
         worker
     }
 
-    /// Sends a command; returns the answer.
+    /// Sends a command. Returns the answer.
     pub fn ask(&mut self, command: &str) -> String {
         self.send(command);
         self.answer()
@@ -308,14 +309,14 @@ impl Worker {
         self.listen_as("proxy");
     }
 
-    /// Listens on the proxy's addresses; `who` is the name by which it identifies itself to clients.
+    /// Listens on the proxy's addresses. `who` is the name that it sends to clients.
     pub fn listen_as(&mut self, who: &str) {
         for at in PROXY {
             assert_eq!(self.ask(&format!("listen {who} {at}")), at);
         }
     }
 
-    /// Shuts the listeners down, and keeps their sockets.
+    /// Shuts the listeners down, but keeps their sockets.
     pub fn shut_proxy(&mut self) {
         for at in PROXY {
             assert_eq!(self.ask(&format!("shut {at}")), "shut");
@@ -328,7 +329,7 @@ impl Worker {
         }
     }
 
-    /// Serves on a free port of this address; returns the socket address.
+    /// Serves on a free port of this address. Returns the socket address.
     pub fn serve_at(&mut self, ip: &str) -> String {
         self.ask(&format!("listen server {ip}:0"))
     }
@@ -343,12 +344,12 @@ impl Worker {
         kill(pid, if stop { Signal::SIGSTOP } else { Signal::SIGCONT }).unwrap();
     }
 
-    /// The result of a `dial` that was sent earlier: what the server and the client saw.
+    /// The result of a `dial` command that was sent earlier: what the server and the client have observed.
     pub fn seen(&mut self) -> DialReport {
         DialReport(self.answer())
     }
 
-    /// Connects; returns what the server and the client saw.
+    /// Connects. Returns what the server and the client have observed.
     pub fn dial(&mut self, to: &str) -> DialReport {
         DialReport(self.ask(&format!("dial {to}")))
     }
@@ -361,7 +362,7 @@ impl Drop for Worker {
     }
 }
 
-/// The answer to a `dial`: `name=value` words.
+/// The answer to a `dial` command, in words of the form `name=value`.
 #[derive(Debug)]
 pub struct DialReport(pub String);
 
@@ -384,7 +385,7 @@ impl DialReport {
 
     #[track_caller]
     pub fn assert_refused(&self) {
-        // Programs that refuse `connect` cannot choose its error before Linux 5.18.
+        // Before Linux 5.18, programs that refuse `connect` could not choose its error.
         if self.0 == "error PermissionDenied" && leno_bpf::kernel_is_before(5, 18) {
             return;
         }

@@ -1,6 +1,6 @@
-//! One list of tests for every backend, against the real kernel: a workload and an outside machine,
-//! each in a network namespace, and a scripted proxy in its cgroup. Needs root; a skip is printed,
-//! and fails if `LENO_REQUIRE` names root.
+//! Runs the same tests with every backend on the real kernel: a workload and an outside machine, each in a network
+//! namespace, and a scripted proxy in its cgroup. Needs root. Without root a test reports that it is skipped, or
+//! fails if `LENO_REQUIRE` contains `root`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 #![expect(unreachable_pub, reason = "nobody else can reach a test's modules")]
@@ -14,7 +14,7 @@ mod worker;
 
 use leno_capture::Backend;
 
-/// The process behind [`lab::Worker`]; does nothing unless it was started as one.
+/// The process behind [`lab::Worker`]. Does nothing unless this process was started as one.
 #[test]
 fn worker() {
     worker::serve();
@@ -70,14 +70,14 @@ under_every_backend! {
     an_upgrade_under_traffic_loses_nothing,
 }
 
-/// Runs a case, or skips it without root.
+/// Runs a case, or skips it if this process is not root.
 fn run(backend: Backend, case: fn(Backend)) {
     if lab::has_root() {
         case(backend);
     }
 }
 
-/// Runs a case under eBPF with a proxy that has no cgroup of its own when the workload is captured.
+/// Runs a case with eBPF and a proxy that has no cgroup of its own when the workload is captured.
 fn run_by_user(case: fn(Backend)) {
     lab::BY_USER.set(true);
     run(Backend::Ebpf, case);

@@ -1,4 +1,4 @@
-//! What the probe reports for this machine, with and without root.
+//! Tests what the probe reports about this machine, with and without root.
 
 use leno_capture::{Backend, CaptureChoice, Preflight, ProbeReport, Way};
 use leno_checks::Level;
@@ -32,7 +32,8 @@ fn nothing_works_for_the_proxys_user_and_the_report_says_why() {
     assert_eq!(report["capabilities"][0]["held"], false);
 }
 
-/// What is past every backend where the kernel has it: none of them sees such a socket.
+/// No backend captures sockets of these protocols, so they are ways around each of them if the kernel supports
+/// them.
 #[test]
 fn protocols_are_listed_where_the_kernel_has_them() {
     if !has_root() {
@@ -43,7 +44,7 @@ fn protocols_are_listed_where_the_kernel_has_them() {
     for (domain, protocol, name) in
         [(2, 132, "SCTP"), (2, 33, "DCCP"), (40, 0, "AF_VSOCK"), (30, 0, "TIPC")]
     {
-        // The attempt loads a module, if there is one.
+        // The attempt loads the kernel module, if there is one.
         let is_there = app.ask(&format!("socket {domain} {protocol}")) == "made";
         let listed = lab.open_way(Way::OtherProtocols, &[&app]);
         let is_listed = listed.is_some_and(|way| way.by.iter().any(|one| one == name));
@@ -90,7 +91,7 @@ fn a_user_without_capabilities_is_told_to_be_root() {
     assert_eq!(capabilities["remedy"], "run as root");
 }
 
-/// Not a test: prints what `leno check --pre --ebpf -o json` prints, for `make test-kernels`.
+/// Not a test: prints the output of `leno check --pre --ebpf -o json`, for `make test-kernels`.
 #[test]
 #[ignore = "prints, and asserts nothing"]
 fn prints_what_this_kernel_can_do() {

@@ -1,5 +1,5 @@
-//! A process in a chosen cgroup, with a chosen user, that makes socket calls on command, one line
-//! per command.
+//! A process in a chosen cgroup and with a chosen user, which makes the socket calls that it is ordered to make,
+//! one command per line.
 #![expect(unsafe_code, reason = "no crate in use sets a socket option of a level of our own")]
 
 use std::cell::RefCell;
@@ -21,16 +21,16 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::forged;
 
-/// Longer than any connection inside this machine takes; reached only if packets are dropped.
+/// Longer than any connection inside this machine takes. The bound is only reached if packets are dropped.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Longest wait for an answer that is already on its way.
+/// Longest wait for an answer that is already being sent.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Threads of a `storm`.
+/// How many threads a `storm` uses.
 const STORM_THREADS: usize = 16;
 
-/// Prefix of answers, which separates them from the test runner's output.
+/// The prefix of answers, which distinguishes them from the test runner's output.
 pub const ANSWER: &str = "> ";
 
 /// Reads commands until standard input ends.
@@ -48,7 +48,7 @@ pub fn serve() {
     std::process::exit(0);
 }
 
-/// Parses `CGROUP USER`, where either may be `-`, and joins the cgroup before any socket is made.
+/// Parses `CGROUP USER`, each of which may be `-`, and joins the cgroup before any socket is created.
 fn take_place(place: &str) {
     let (cgroup, uid) = place.split_once(' ').unwrap();
     if cgroup != "-" {
@@ -64,11 +64,11 @@ fn take_place(place: &str) {
 }
 
 thread_local! {
-    /// Connections that stay open; owned by the thread that executes commands.
+    /// Connections that stay open. They belong to the thread that executes commands.
     static HELD: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Listeners by address; several may share one.
+/// Listeners by address. Several may have the same address.
 type Listeners = HashMap<SocketAddr, Vec<(Arc<TcpListener>, JoinHandle<()>)>>;
 
 fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
@@ -89,7 +89,7 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             }
             Ok("closed".to_owned())
         }
-        // The sockets stay open, as they do while another process has them.
+        // The sockets stay open, as if another process still had them.
         ["shut", at] => {
             for (listener, _) in listeners.get(&address(at)?).into_iter().flatten() {
                 SockRef::from(&**listener).shutdown(Shutdown::Both)?;
@@ -137,7 +137,7 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
         }
         ["udp-listen", at] => udp_listen(address(at)?),
         ["udp-send", to] => {
-            // A socket that is not connected.
+            // Sends on a socket that is not connected.
             let sent = UdpSocket::bind("[::]:0")?.send_to(b"echo", address(to)?);
             sent.map(|_| "sent".to_owned()).map_err(|error| io::Error::other(name_of(&error)))
         }
@@ -146,17 +146,17 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
     }
 }
 
-/// Whether the kernel makes a socket of this domain and protocol, by their numbers.
+/// Whether the kernel creates a socket of this domain and protocol, which are given by their numbers.
 fn socket(domain: &str, protocol: &str) -> io::Result<String> {
     let number = |text: &str| text.parse::<i32>().map_err(io::Error::other);
     let (domain, protocol) = (Domain::from(number(domain)?), number(protocol)?);
-    // Each of them has one type at least.
+    // Each protocol has at least one of these types.
     let types = [Type::STREAM, Type::from(6)];
     let made = types.map(|kind| Socket::new(domain, kind, Some(Protocol::from(protocol))));
     Ok(if made.iter().any(|one| one.is_ok()) { "made" } else { "none" }.to_owned())
 }
 
-/// Has a message echoed by a socket that is connected.
+/// Sends a message on a connected socket, and waits for the echo.
 fn udp_dial(from: SocketAddr, to: SocketAddr) -> io::Result<String> {
     let socket = UdpSocket::bind(from)?;
     socket.connect(to)?;
@@ -166,7 +166,7 @@ fn udp_dial(from: SocketAddr, to: SocketAddr) -> io::Result<String> {
     Ok(format!("peer={} bytes={length}", socket.peer_addr()?))
 }
 
-/// Sends back what it receives, until the process ends.
+/// Sends back each datagram that it receives, until the process ends.
 fn udp_listen(at: SocketAddr) -> io::Result<String> {
     let socket = UdpSocket::bind(at)?;
     let at = socket.local_addr()?;
@@ -179,7 +179,7 @@ fn udp_listen(at: SocketAddr) -> io::Result<String> {
     Ok(format!("{at}"))
 }
 
-/// Listens as the proxy's workers do: IPv6 listeners take only IPv6, and several may share a port.
+/// Listens as the proxy's workers do: IPv6 listeners accept only IPv6, and several may share a port.
 fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -192,7 +192,7 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Sends to every client what the server sees of the connection.
+/// Sends to every client what the server observes of the connection.
 fn accept(listener: &TcpListener, who: &str) {
     let own_port = listener.local_addr().unwrap().port();
     while let Ok((mut stream, peer)) = listener.accept() {
@@ -200,13 +200,13 @@ fn accept(listener: &TcpListener, who: &str) {
         let original = original_destination(&stream, own_port)
             .map_or_else(|error| format!("error:{}", name_of(&error)), |o| o.to_string());
         let line = format!("who={who} original={original} local={local} client={peer}");
-        // The client may be gone, for example a storm that was stopped.
+        // The client may be gone, for example if a storm was stopped.
         let _ = stream.write_all(line.as_bytes());
     }
 }
 
-/// The original destination by the proxy's rule: the local address if its port is not the
-/// listener's, else the kernel's `SO_ORIGINAL_DST`.
+/// The original destination, determined as the proxy does: the local address if its port is not the listener's,
+/// else the kernel's `SO_ORIGINAL_DST`.
 fn original_destination(stream: &TcpStream, own_port: u16) -> io::Result<SocketAddr> {
     let local = stream.local_addr()?;
     if local.port() != own_port {
@@ -224,8 +224,8 @@ fn dial(to: SocketAddr) -> io::Result<String> {
     hear(stream)
 }
 
-/// Connects as the proxy connects to an application for a client: from the stand-in address, and
-/// with the client's address passed to the kernel programs, if there are any.
+/// Connects as the proxy connects to an application for a client: from the stand-in address, and with the client's
+/// address passed to the kernel programs, if there are any.
 fn dial_for(client: SocketAddr, to: SocketAddr) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     if to.is_ipv6() {
@@ -239,7 +239,7 @@ fn dial_for(client: SocketAddr, to: SocketAddr) -> io::Result<String> {
     Ok(format!("named={named} {}", hear(socket.into())?))
 }
 
-/// Connects by TCP Fast Open (RFC 7413): `sendto` makes the connection, and no call of `connect` does.
+/// Connects with TCP Fast Open (RFC 7413), in which `sendto` makes the connection without a call of `connect`.
 fn dial_fast(to: SocketAddr) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
@@ -249,8 +249,8 @@ fn dial_fast(to: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let mut said = [0; 1024];
-    // `hear` would fail here: the server resets the connection, because it has not read the byte, and then
-    // the socket has no peer address.
+    // `hear` would fail here: the server has not read the byte and so resets the connection, and then the socket
+    // has no peer address.
     let length = stream.read(&mut said)?;
     let early = has_sent_in_syn(&stream)?;
     Ok(format!("early={early} {}", String::from_utf8_lossy(&said[..length])))
@@ -260,10 +260,10 @@ fn dial_fast(to: SocketAddr) -> io::Result<String> {
 fn has_sent_in_syn(stream: &TcpStream) -> io::Result<bool> {
     /// `TCPI_OPT_SYN_DATA` of linux/tcp.h.
     const SYN_DATA: u8 = 32;
-    // SAFETY: all fields are integers, of which zero is a value.
+    // SAFETY: all fields are integers, for which zero is valid.
     let mut info: nix::libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of_val(&info) as u32;
-    // SAFETY: the kernel writes at most `length` bytes to `info`, which is as long.
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which has that size.
     let result = unsafe {
         nix::libc::getsockopt(
             stream.as_raw_fd(),
@@ -279,11 +279,11 @@ fn has_sent_in_syn(stream: &TcpStream) -> io::Result<bool> {
     Ok(info.tcpi_options & SYN_DATA != 0)
 }
 
-/// Connects with a loose source route (RFC 791): packets go to the router first.
+/// Connects with a loose source route (RFC 791), so that packets go to the router first.
 fn dial_routed(router: Ipv4Addr, to: SocketAddr) -> io::Result<String> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     let [a, b, c, d] = router.octets();
-    // A NOP, then LSRR with one address, of which none has been used.
+    // A NOP, then LSRR with one address that was not used yet.
     let option = [1, 131, 7, 4, a, b, c, d];
     // SAFETY: the kernel reads `option.len()` bytes from the pointer, which is valid for the call.
     let result = unsafe {
@@ -304,7 +304,7 @@ fn dial_routed(router: Ipv4Addr, to: SocketAddr) -> io::Result<String> {
     hear(socket.into())
 }
 
-/// Passes the client's address to the kernel program; false if there is none.
+/// Passes the client's address to the kernel program. Returns false if there is none.
 fn name_client(socket: &Socket, client: SocketAddr) -> bool {
     let ip = match client.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -328,8 +328,8 @@ fn name_client(socket: &Socket, client: SocketAddr) -> bool {
     result == 0
 }
 
-/// Connects from a chosen address, which `before` gets before the connection is made; the port is
-/// free again at once.
+/// Connects from a chosen address. `before` is called with it before the connection is made. The port is free
+/// again at once.
 fn dial_from(
     from: SocketAddr,
     to: SocketAddr,
@@ -347,7 +347,7 @@ fn dial_from(
     hear(socket.into())
 }
 
-/// Starts a server that echoes what clients send; returns its address.
+/// Starts a server that echoes what clients send. Returns its address.
 fn echo(at: SocketAddr) -> io::Result<String> {
     let listener = listen(at)?;
     let at = listener.local_addr()?;
@@ -378,7 +378,7 @@ fn say() -> io::Result<String> {
     })
 }
 
-/// What the server sent, and what this side sees of the connection.
+/// What the server has sent, and what this side observes of the connection.
 fn hear(mut stream: TcpStream) -> io::Result<String> {
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
@@ -387,8 +387,8 @@ fn hear(mut stream: TcpStream) -> io::Result<String> {
     Ok(format!("peer={peer} own={local} {said}"))
 }
 
-/// Makes many connections at once, each to another port. Returns how many servers reported the
-/// right original destination, and the first wrong answer.
+/// Makes many connections at once, each to another port. Returns how many servers have reported the right original
+/// destination, and the first wrong answer.
 fn storm(count: usize, first: SocketAddr) -> io::Result<String> {
     let next = AtomicUsize::new(0);
     let attempt = |index: usize| {
@@ -423,7 +423,7 @@ fn storm(count: usize, first: SocketAddr) -> io::Result<String> {
     Ok(format!("good={good} {complaint}"))
 }
 
-/// The kind of an error, as one word.
+/// The kind of an error as one word.
 fn name_of(error: &io::Error) -> String {
     format!("{:?}", error.kind())
 }

@@ -1,4 +1,4 @@
-//! The plugin against a scripted agent.
+//! Tests the plugin with a scripted agent.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +30,7 @@ impl Node {
         self
     }
 
-    /// Answers one call; returns the request.
+    /// Answers one call. Returns the request.
     fn agent(&self, answer: PluginAnswer) -> JoinHandle<PluginRequest> {
         let listener = UnixListener::bind(self.folder.path().join("agent.sock")).unwrap();
         thread::spawn(move || {

@@ -10,7 +10,7 @@ use leno_requests::{CLASSES, GRPC_STATUSES, Histogram, Labels, RequestCounts};
 use super::metrics::{add_all, labels_of};
 use super::proxies::{ProxyCgroup, ProxyWorkers};
 
-/// Most rows of ended workers; further ones are added to the row `other`.
+/// Most rows of ended workers. Further ones are added to the row `other`.
 const MAX_ENDED: usize = 4_096;
 
 /// The table that holds the rows.
@@ -36,9 +36,10 @@ pub(crate) struct Requests {
     rows: BTreeMap<FlowRequestKey, FlowRequests>,
     /// The memory of running workers.
     running: BTreeSet<u64>,
-    /// Whether a row whose memory was not found belongs to a worker that has ended.
+    /// Whether all workers were found, so that a row whose memory was not found belongs to a worker that has
+    /// ended.
     all_are_known: bool,
-    /// Rows that could not be stored.
+    /// How many rows could not be stored.
     left_out: u64,
 }
 
@@ -51,7 +52,8 @@ impl Requests {
         Ok(requests)
     }
 
-    /// From now on a row whose memory is not found in a round belongs to a worker that has ended.
+    /// Records that all workers were found. From now on, a row whose memory is not found in a round belongs to a
+    /// worker that has ended.
     pub(crate) fn know_all(&mut self) {
         self.all_are_known = true;
     }
@@ -65,7 +67,7 @@ impl Requests {
         self.rows.values()
     }
 
-    /// One round of reading all workers.
+    /// Reads the rows of all workers once.
     ///
     /// # Errors
     /// If the kernel refuses a row; the next round tries again.
@@ -80,7 +82,7 @@ impl Requests {
         self.running.clear();
         let taken = proxies.for_each(|worker, has_ended| {
             self.running.insert(worker.identity);
-            // The worker was just changing labels. The next round reads the same numbers or higher ones.
+            // The worker was changing labels at that moment. The next round reads the same or higher numbers.
             let Some(counted) = worker.memory.read_rows() else { return Ok(()) };
             self.take_in_worker(flows, worker.identity, &counted)?;
             if has_ended { self.end_worker(flows, worker.identity) } else { Ok(()) }
@@ -96,7 +98,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Updates the rows of a worker, and ends those that it has freed.
+    /// Updates the rows of a worker, and ends the rows that it has freed.
     fn take_in_worker(
         &mut self,
         table: &impl RequestTable,
@@ -142,7 +144,7 @@ impl Requests {
         Ok(())
     }
 
-    /// The sum that a row is added to when it ends.
+    /// The sum to which a row is added when it ends.
     fn ended(&self, row: &FlowRequests) -> (FlowRequestKey, FlowRequests) {
         let of = |labels: [u8; 512]| {
             let mut claim = number_of(&labels);
@@ -168,7 +170,8 @@ impl Requests {
         (key, found.unwrap_or_else(|| none(labels)))
     }
 
-    /// Completes an interrupted [`Requests::end`]: an earlier process may have been killed between its two steps.
+    /// Completes an interrupted [`Requests::end`], because an earlier process may have been killed between its two
+    /// steps.
     fn finish_interrupted(&mut self, table: &impl RequestTable) -> Result<(), Error> {
         let folded = |row: &FlowRequests| FlowRequestKey {
             memory: row.folded_memory,
@@ -191,7 +194,7 @@ impl Requests {
     }
 }
 
-/// FNV-1a.
+/// The FNV-1a hash.
 fn number_of(labels: &[u8]) -> u64 {
     labels.iter().fold(0xcbf2_9ce4_8422_2325, |number, byte| {
         (number ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -229,7 +232,7 @@ fn add(sum: &mut FlowRequests, row: &FlowRequests) {
     sum.duration_us = sum.duration_us.wrapping_add(row.duration_us);
 }
 
-/// The labels of rows beyond the bound: only the direction and the encryption.
+/// The labels of rows beyond the bound, which are only the direction and the encryption.
 fn other(row: &FlowRequests) -> [u8; 512] {
     let text = labels_of(row).and_then(|labels| labels.other().to_text());
     text.map_or(row.labels, |text| padded(&text))

@@ -1,4 +1,4 @@
-//! Requests by pair, for metrics and for lists.
+//! Sums requests by pair, for metrics and for lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::{EBPF_DURATION, EBPF_GRPC, EBPF_REQUESTS, FamilyText};
 
-/// Most pairs that have series of their own, about 25 for each.
+/// Most pairs that have separate series. Each pair has about 25 series.
 const MAX_PAIRS: usize = 500;
-/// The page has every third bound of the proxies' histograms: 0.1, 0.3, 1 ms and so on.
+/// The page contains every third bound of the proxies' histograms: 0.1 ms, 0.3 ms, 1 ms and so on.
 const BOUND_STEP: usize = 3;
 /// The classes of statuses, by their index.
 const CLASS_NAMES: [&str; CLASSES] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -21,18 +21,18 @@ pub(crate) type PairOfRequests = Labels<String>;
 /// The requests of a pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestSums {
-    /// By class of status: those without a status, then 1xx to 5xx.
+    /// The number of requests by class of status: without a status, then 1xx to 5xx.
     pub classes: [u64; CLASSES],
-    /// gRPC calls by status; the last entry is for undefined statuses.
+    /// The number of gRPC calls by status. The last entry is for undefined statuses.
     pub grpc: [u64; GRPC_STATUSES],
-    /// How long they took.
+    /// The durations of the requests.
     pub durations: Histogram,
 }
 
 /// A row of the list of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestRow {
-    /// `inbound` if the server's proxy has counted, `outbound` if the client's has.
+    /// `inbound` if the server's proxy has counted the requests, `outbound` if the client's has.
     pub direction: String,
     /// The client's namespace.
     pub client_namespace: String,
@@ -46,17 +46,17 @@ pub struct RequestRow {
     pub service: String,
     /// Whether the connection between the proxies is mTLS.
     pub mtls: bool,
-    /// All requests.
+    /// The number of all requests.
     pub requests: u64,
-    /// By class of status, without those that did not occur.
+    /// The number of requests by class of status. Classes without requests are left out.
     pub classes: BTreeMap<String, u64>,
-    /// gRPC calls by status, without those that did not occur.
+    /// The number of gRPC calls by status. Statuses without calls are left out.
     pub grpc: BTreeMap<String, u64>,
     /// The mean duration, in milliseconds.
     pub mean_ms: f64,
     /// The upper bound of the bucket that contains the median, in milliseconds; `None` if it is above 10 s.
     pub p50_ms: Option<f64>,
-    /// The same for the 99th percentile.
+    /// As [`p50_ms`](Self::p50_ms), for the 99th percentile.
     pub p99_ms: Option<f64>,
 }
 
@@ -112,7 +112,7 @@ pub(super) fn add_all(sums: &mut [u64], more: &[u64]) {
 
 /// The labels of a row; `None` if they are invalid.
 pub(super) fn labels_of(row: &FlowRequests) -> Option<PairOfRequests> {
-    // Labels end with `true` or `false`, so trailing zeroes are padding.
+    // Labels end with `true` or `false`, so zero bytes at the end are padding.
     let length = row.labels.iter().rposition(|byte| *byte != 0)? + 1;
     Labels::of_text(std::str::from_utf8(&row.labels[..length]).ok()?)
 }
@@ -130,7 +130,7 @@ pub(crate) fn sums<'a>(
     all
 }
 
-/// The pairs with series of their own, which are the ones that were seen first, and all sums.
+/// The pairs that have separate series, which are those that were seen first, and the sums of all pairs.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedRequests {
     shown: BTreeSet<PairOfRequests>,
@@ -156,7 +156,7 @@ impl PublishedRequests {
         self.sums = now;
     }
 
-    /// How many pairs are counted as `other`.
+    /// How many pairs are counted under `other`.
     pub(crate) fn folded(&self) -> u64 {
         self.folded
     }

@@ -1,4 +1,4 @@
-//! Finds the memory in which proxies count, through the files of their processes.
+//! Finds the memory in which proxies count requests, among the open files of their processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use leno_requests::{FOUND_WITHIN, MEMORY_NAME, WorkerMemory};
 
-/// Deepest control group below that of a pod or an instance in which a proxy is searched.
+/// How deep below the control group of a pod or an instance a proxy is searched for.
 const MAX_DEPTH: usize = 4;
-/// How many descriptors of a process are examined, some 2 us each. Workers create their memory before they serve
-/// anything, but those of a node proxy that start later have their descriptors after the connections of others.
+/// Most descriptors of a process that are examined, which takes about 2 us each. Workers create their memory
+/// before they serve. But workers of a node proxy may start later, and then their descriptors have higher numbers
+/// than the connections of other workers.
 const MAX_DESCRIPTORS: usize = 16 * 1024;
-/// For this long a new process is examined in every round, and later at intervals. Workers start once the proxy has an
-/// identity; those of a node proxy may start at any time.
+/// How long a new process is examined in every round, and the interval after that. Workers start when the proxy
+/// has an identity; those of a node proxy may start at any time.
 const BEGINNING: Duration = Duration::from_secs(60);
 const LATER: Duration = Duration::from_secs(60);
 // Proxies keep the memory of workers that ended early for as long.
@@ -33,7 +34,7 @@ pub(crate) struct ProxyCgroup {
 pub(crate) struct Worker {
     pub(crate) memory: WorkerMemory,
     pub(crate) identity: u64,
-    /// The path in `/proc` of its descriptor.
+    /// The path of its descriptor in `/proc`.
     path: PathBuf,
     file: FileId,
 }
@@ -62,7 +63,7 @@ impl ProxyWorkers {
             processes_in(&place.cgroup, MAX_DEPTH, &mut all);
             for process in all {
                 let folder = Path::new("/proc").join(process.to_string());
-                // The folder belongs to the user of the process, even if its files do not.
+                // The folder in `/proc` belongs to the user of the process, even if the files in it do not.
                 if fs::metadata(&folder).is_ok_and(|folder| folder.uid() == place.uid) {
                     present.insert(process, folder);
                 }
@@ -80,7 +81,7 @@ impl ProxyWorkers {
         }
     }
 
-    /// Calls `each` with every worker, and with whether it has ended; drops those that have.
+    /// Calls `each` with every worker, and with whether the worker has ended. Drops those that have ended.
     pub(crate) fn for_each<E>(
         &mut self,
         mut each: impl FnMut(&Worker, bool) -> Result<(), E>,
@@ -90,7 +91,7 @@ impl ProxyWorkers {
             let has_ended = file_id(&worker.path) != Some(worker.file);
             match each(worker, has_ended) {
                 Ok(()) => !has_ended,
-                // It is tried again in the next round.
+                // This worker is tried again in the next round.
                 Err(error) => {
                     failed = Some(error);
                     true
@@ -125,7 +126,7 @@ impl Process {
 }
 
 impl Worker {
-    /// `None` if the memory has another version, or is not ready.
+    /// Opens a worker's memory; `None` if it has another version, or is not ready.
     fn open(path: PathBuf) -> io::Result<Option<Self>> {
         let opened = File::open(&path)?;
         let metadata = opened.metadata()?;
@@ -194,7 +195,7 @@ mod tests {
         look(&mut proxies);
         row.request(204, std::time::Duration::ZERO);
         std::mem::forget(row);
-        // The memory can be read even after the process has closed it.
+        // The memory stays readable even after the process has closed its descriptor.
         proxies.workers[0].path = "/proc/self/fd/none".into();
         look(&mut proxies);
         look(&mut proxies);

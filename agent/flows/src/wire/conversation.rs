@@ -1,7 +1,7 @@
-//! One connection: follows the messages of both sides through samples, and matches responses to requests.
+//! Follows the messages of both sides of one connection through samples, and matches responses to requests.
 //!
 //! ```text
-//!  a side's place:  unknown ── a turn begins ──► at a message ── its length is known ──► at the next one, perhaps later
+//!  a side's position:  unknown ── a turn begins ──► at a message ── its length is known ──► at the next message
 //!                      ▲                             │ its length is not known, or bytes had no sample
 //!                      └─────────────────────────────┘
 //! ```
@@ -13,16 +13,17 @@ use leno_bpf_abi::flow::{FlowRole, FlowSample};
 use super::protocol::http2::TableSlots;
 use super::protocol::{MessageMeaning, Parsed, Parser, Protocol, Side};
 
-/// Most requests of a connection that wait for their responses; for one more, the oldest is evicted.
+/// Most requests of a connection that wait for their responses. For a further one, the oldest is evicted.
 const MAX_PENDING: usize = 256;
-/// Most bytes of an incomplete message that are kept.
+/// Most bytes of an incomplete message that are stored.
 const MAX_HELD: usize = 1024;
-/// A connection whose protocol is not detected after this many turns of the client is ignored.
+/// How many turns of the client are examined to detect the protocol. After that the connection is ignored.
 const MAX_TRIES: u8 = 4;
 /// The port of DNS, and the IP protocol (UDP) in which its messages have no length prefix.
 const DNS_PORT: u16 = 53;
 pub(super) const UDP: u8 = 17;
-/// The result of a request whose response was not seen: a sample was lost or too short, or no response came in time.
+/// The results of a request whose response was not seen: a sample was lost or too short, or no response came in
+/// time.
 pub(super) const UNSEEN: &str = "unseen";
 pub(super) const UNANSWERED: &str = "unanswered";
 
@@ -32,7 +33,7 @@ pub(super) struct Exchange {
     pub(super) protocol: Protocol,
     pub(super) kind: &'static str,
     pub(super) result: &'static str,
-    /// The time from the first byte of the request to the first one of the response, if that was seen.
+    /// The time from the first byte of the request to the first byte of the response, if that was seen.
     pub(super) took_ns: Option<u64>,
 }
 
@@ -47,14 +48,14 @@ pub(super) struct Conversation {
     client: Stream,
     server: Stream,
     pending: VecDeque<Pending>,
-    /// Requests and incomplete messages that were evicted because of a bound since the last
+    /// How many requests and incomplete messages were evicted because of a bound since the last
     /// [`Conversation::take_given_up`].
     given_up: u64,
-    /// How many evicted requests still have a result to come, if only the order of results shows which request they
-    /// belong to; and when the latest of these requests was sent.
+    /// How many results of evicted requests are still to come, if results are only matched to requests by their
+    /// order. Also when the latest of these requests was sent.
     dropped: u64,
     dropped_ns: u64,
-    /// Some bytes had no sample, so the matching of responses to requests may be wrong.
+    /// Whether some bytes had no sample, so that responses may be matched to the wrong requests.
     is_unsure: bool,
 }
 
@@ -78,11 +79,11 @@ struct Stream {
     held_ns: u64,
 }
 
-/// Bytes to parse, which start at a message.
+/// Bytes to parse, which begin at a message.
 struct MessageBytes<'a> {
     side: Side,
     bytes: &'a [u8],
-    /// The sequence number of the first byte, and that after the end of the frame.
+    /// The sequence numbers of the first byte, and after the end of the frame.
     begin: u32,
     end: u32,
     /// When the first message began, and when the frame was captured.
@@ -94,7 +95,7 @@ struct Pending {
     kind: &'static str,
     id: u32,
     at_ns: u64,
-    /// When its response began, and the result if nothing further is seen of it.
+    /// When its response began, and its result if no more of the response is seen.
     answer: Option<(u64, &'static str)>,
 }
 
@@ -121,12 +122,13 @@ impl Conversation {
         }
     }
 
-    /// Samples were lost, possibly of this connection; the next ones will show it.
+    /// Records that samples were lost, possibly of this connection. The next samples will show whether bytes are
+    /// missing.
     pub(super) fn doubt(&mut self) {
         self.is_unsure = true;
     }
 
-    /// Handles a sample of TCP. Calls `each` with completed exchanges.
+    /// Handles a TCP sample. Calls `each` with completed exchanges.
     pub(super) fn take(
         &mut self,
         sample: &FlowSample,
@@ -139,7 +141,7 @@ impl Conversation {
         let end = sample.sequence.wrapping_add(sample.payload);
         let stream = if side == Side::Client { &mut self.client } else { &mut self.server };
         if stream.end.is_some_and(|seen| !is_after(end, seen)) {
-            // It was retransmitted.
+            // The sample was retransmitted.
             return;
         }
         stream.end = Some(end);
@@ -149,7 +151,7 @@ impl Conversation {
         }
         if side == Side::Client && sample.turns != 0 && self.is_unsure {
             self.is_unsure = false;
-            // Protocols with ids need no order.
+            // In protocols with IDs, responses are matched by these, not by their order.
             if matches!(&self.reads, ParserState::One(parser) if !parser.has_ids()) {
                 self.give_up(UNSEEN, each);
             }
@@ -168,7 +170,7 @@ impl Conversation {
         self.read_all(&MessageBytes { side, bytes, begin, end, times }, each);
     }
 
-    /// Handles a datagram, which is a whole message.
+    /// Handles a datagram, which is one complete message.
     pub(super) fn take_datagram(&mut self, sample: &FlowSample, each: &mut impl FnMut(Exchange)) {
         self.last_ns = sample.at_ns;
         let side = side_of(sample);
@@ -195,12 +197,12 @@ impl Conversation {
         self.give_up(UNANSWERED, each);
     }
 
-    /// Stops following a connection that continues.
+    /// Stops following a connection that is still open.
     pub(super) fn abandon(&mut self, each: &mut impl FnMut(Exchange)) {
         self.give_up(UNSEEN, each);
     }
 
-    /// Whether there is no state that later samples need. Datagrams need none.
+    /// Whether no state has to be kept for later samples. Datagrams need none.
     pub(super) fn is_over(&self) -> bool {
         self.is_datagrams && self.pending.is_empty()
     }
@@ -212,7 +214,7 @@ impl Conversation {
             + self.server.held.capacity()
     }
 
-    /// Evicts all but the `most` latest waiting requests, and incomplete messages.
+    /// Evicts incomplete messages, and all but the latest `most` waiting requests.
     pub(super) fn relieve(&mut self, most: usize, each: &mut impl FnMut(Exchange)) {
         for side in [Side::Client, Side::Server] {
             if !std::mem::take(&mut self.stream(side).held).is_empty() {
@@ -250,7 +252,7 @@ impl Conversation {
         if side == Side::Client { &mut self.client } else { &mut self.server }
     }
 
-    /// The position in a sample at which the next message begins; `None` if none does.
+    /// The position in a sample at which the next message begins; `None` if none begins in it.
     fn begin_of(&mut self, side: Side, sample: &FlowSample) -> Option<usize> {
         let stream = self.stream(side);
         let from_turn = (sample.turns != 0).then_some(0);
@@ -261,7 +263,7 @@ impl Conversation {
         }
         let begins_before = !is_after(sample.sequence, next);
         if begins_before && distance >= sample.payload {
-            // All of it belongs to the message before.
+            // All bytes belong to the message before.
             return None;
         }
         // Some bytes had no sample.
@@ -270,7 +272,7 @@ impl Conversation {
         if begins_before { None } else { from_turn }
     }
 
-    /// It is not known where the next message of this side begins.
+    /// Records that the position of the next message of this side is not known.
     fn lose(&mut self, side: Side) {
         self.stream(side).next = None;
         self.is_unsure = true;
@@ -327,7 +329,7 @@ impl Conversation {
                     one.answer = Some((one.answer.map_or(now_ns, |(first, _)| first), result));
                 }
             }
-            // The result belongs to a request that was evicted.
+            // This result belongs to a request that was evicted.
             MessageMeaning::Result { .. } if self.dropped > 0 => self.dropped -= 1,
             MessageMeaning::Result { result, id } => {
                 if let Some(one) = self.answered(id).and_then(|of| self.pending.remove(of)) {
@@ -371,7 +373,7 @@ impl Conversation {
         self.end_oldest(UNSEEN, each);
     }
 
-    /// Ends the oldest request with the result that its response has shown, or with this one.
+    /// Ends the oldest request, with the result that its response has shown, or else with `result`.
     fn end_oldest(&mut self, result: &'static str, each: &mut impl FnMut(Exchange)) {
         let Some(one) = self.pending.pop_front() else { return };
         let (first_ns, result) =

@@ -1,4 +1,4 @@
-//! All connections that are followed; their number is bounded.
+//! All connections that are followed. Their number is bounded.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,8 +8,9 @@ use leno_bpf_abi::flow::FlowSample;
 use super::conversation::{Conversation, Exchange, UDP};
 use super::protocol::http2::TableSlots;
 
-/// Most connections that are followed at a time, at about half a KiB each; and how many idle ones are evicted at once
-/// for new ones, so that finding one costs a look at 16 others.
+/// Most connections that are followed at a time, at about half a KiB each, and how many idle ones are evicted at
+/// once for new ones. Because a sixteenth is evicted at once, a new connection only costs the examination of 16
+/// others on average.
 const MAX_TALKS: usize = 16_384;
 const EVICTED: usize = MAX_TALKS / 16;
 /// Most memory for waiting requests and incomplete messages in all connections. Above it, connections that use more
@@ -23,20 +24,20 @@ const QUIET: Duration = Duration::from_secs(600);
 /// The followed connections; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Conversations {
-    /// By the key of their flow, with the workload and the other end.
+    /// The connections by the key of their flow, each with its workload and the other end.
     all: HashMap<u64, (ExchangePair, Conversation)>,
     places: TableSlots,
-    /// The memory of everything that waits in all of them.
+    /// The memory of all waiting requests and incomplete messages.
     waiting: usize,
     given_up: EvictionCounts,
 }
 
-/// What was evicted because of a bound.
+/// What was evicted because of a bound, as numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EvictionCounts {
-    /// Connections, for new ones.
+    /// Connections that were evicted for new ones.
     pub(super) talks: u64,
-    /// Requests and incomplete messages of connections that are still followed.
+    /// Evicted requests and incomplete messages of connections that are still followed.
     pub(super) requests: u64,
 }
 
@@ -63,7 +64,7 @@ impl Conversations {
             self.all.entry(sample.key).or_insert_with(|| (now, Conversation::new(sample)));
         let before = talk.waiting();
         if talk.opened_ns != sample.opened_ns {
-            // The ports are used by another connection now.
+            // Another connection uses the same ports now.
             talk.end(&mut |exchange| each(*pair, exchange));
             (*pair, *talk) = (now, Conversation::new(sample));
         }
@@ -85,13 +86,13 @@ impl Conversations {
         }
     }
 
-    /// What was evicted since the last call.
+    /// The evictions since the last call.
     pub(super) fn take_given_up(&mut self) -> EvictionCounts {
         std::mem::take(&mut self.given_up)
     }
 
-    /// Evicts all but the latest waiting requests, in the connections with the most. At most half is left, so this is
-    /// only needed again after many more samples.
+    /// In the connections with the most waiting requests, evicts all but the latest. At most half of the memory
+    /// stays in use, so this is only needed again after many more samples.
     fn relieve(&mut self, each: &mut impl FnMut(ExchangePair, Exchange)) {
         let share = MAX_WAITING / 2 / self.all.len().max(1);
         self.waiting = 0;
@@ -110,7 +111,7 @@ impl Conversations {
         let (_, last, _) = times.select_nth_unstable(EVICTED - 1);
         let mut left = EVICTED;
         self.all.retain(|_, (pair, talk)| {
-            // Many may have the same time.
+            // Several connections may have the same time.
             if talk.last_ns > *last || left == 0 {
                 return true;
             }
@@ -122,12 +123,12 @@ impl Conversations {
         });
     }
 
-    /// Samples were lost; it is not known of which connections.
+    /// Records that samples were lost. It is not known of which connections.
     pub(super) fn doubt(&mut self) {
         self.all.values_mut().for_each(|(_, talk)| talk.doubt());
     }
 
-    /// Ends requests that have waited too long, and forgets idle connections.
+    /// Ends requests that have waited for too long, and drops idle connections.
     pub(super) fn sweep(&mut self, now_ns: u64, mut each: impl FnMut(ExchangePair, Exchange)) {
         let before = |wait: Duration| {
             now_ns.saturating_sub(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
@@ -165,7 +166,7 @@ mod tests {
         }
         assert_eq!(talks.take_given_up(), EvictionCounts::default());
         let now = MAX_TALKS as u64;
-        // The first one is not idle any more.
+        // The first connection is no longer idle.
         talks.take(&sample(0, now, false, b""), &mut each);
         talks.take(&sample(now, now, true, request), &mut each);
         talks.take(&sample(now + 1, now, true, request), &mut each);
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(results, [super::super::conversation::UNSEEN; EVICTED]);
     }
 
-    /// The memory of everything that waits, added up again.
+    /// The memory of all waiting data, counted from the connections themselves.
     fn waiting(talks: &Conversations) -> usize {
         talks.all.values().map(|(_, talk)| talk.waiting()).sum()
     }
@@ -199,7 +200,7 @@ mod tests {
         let (mut talks, mut results) = (Conversations::default(), Vec::new());
         let mut each =
             |pair: ExchangePair, one: Exchange| results.push((pair.workload, one.result));
-        // The clients read no response.
+        // The clients get no response.
         let (connections, rounds) = (2000, 8);
         let (mut given_up, mut most) = (0, 0);
         for round in 0..rounds {
@@ -213,10 +214,10 @@ mod tests {
         assert!(most <= MAX_WAITING && most > MAX_WAITING / 2, "{most}");
         assert_eq!(results.len() as u64, given_up, "each of them is counted");
         assert!(results.iter().all(|(_, result)| *result == super::super::conversation::UNSEEN));
-        // The latest request of each connection still has its response to come.
+        // The responses to the latest requests of each connection are still to come.
         let sent = connections * (rounds * BATCH) as u64;
         assert!(sent - given_up >= connections * LATEST as u64, "{given_up} of {sent}");
-        // Replies to evicted requests are not mistaken for replies to later ones.
+        // Replies to evicted requests are not matched to later ones.
         let before = results.len();
         let given_up = results.iter().filter(|(workload, _)| *workload == 0).count();
         assert!(given_up > 0);
@@ -256,7 +257,7 @@ mod tests {
     fn begins_of_messages_that_are_given_up_are_counted() {
         let (mut talks, each) = (Conversations::default(), |_: ExchangePair, _: Exchange| {});
         let mut begun = batch(0, 0, true);
-        // The last command is cut off before its name.
+        // The last command ends before its name.
         (begun.length, begun.payload) = (begun.length - 8, begun.payload - 8);
         talks.take(&begun, each);
         let (_, talk) = talks.all.get_mut(&0).unwrap();

@@ -1,4 +1,4 @@
-//! Requests of plain traffic with names, for metrics and for lists.
+//! Counts requests of unencrypted traffic by name, for metrics and for lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::connection::{FlowPeer, WorkloadNames, name_of, peer_of};
 use crate::metrics::{FamilyText, WIRE_DURATION, WIRE_REQUESTS, peer_labels};
 use crate::requests::{add_histogram, quantile_ms};
 
-/// Most pairs (of one protocol each) with a histogram of their own, about 12 series for each. The durations of further
-/// pairs are counted under `other`. The kernel's table bounds the counters.
+/// Most pairs, each of one protocol, that have a separate histogram of about 12 series. The durations of further
+/// pairs are counted under `other`. The number of counters is bounded by the kernel's table.
 const MAX_PAIRS: usize = 500;
 
-/// A number of requests of plain traffic, from samples of payload.
+/// The number of requests of one kind, read from samples of unencrypted payload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WireRow {
     /// The workload's namespace.
@@ -25,13 +25,13 @@ pub struct WireRow {
     pub workload: String,
     /// The other end.
     pub peer: FlowPeer,
-    /// `client` if the workload sent the requests, `server` if it received them.
+    /// `client` if the workload has sent the requests, `server` if it has received them.
     pub role: String,
-    /// `http1`, `redis` and so on.
+    /// The protocol, such as `http1` or `redis`.
     pub protocol: String,
-    /// The kind of request: a method, a command.
+    /// The kind of request: a method or a command.
     pub kind: String,
-    /// The result: a class of status, `ok`, `error`; `unanswered`; or `unseen` if the samples do not show it.
+    /// The result: a class of status, `ok` or `error`; `unanswered`; or `unseen` if the samples do not show it.
     pub result: String,
     /// How many.
     pub requests: u64,
@@ -40,7 +40,7 @@ pub struct WireRow {
     /// The upper bound of the bucket that contains the median, in milliseconds; `None` if it is above 10 s, or if no
     /// response was seen.
     pub p50_ms: Option<f64>,
-    /// The same for the 99th percentile.
+    /// As [`p50_ms`](Self::p50_ms), for the 99th percentile.
     pub p99_ms: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ struct WireKey {
 /// The key by which durations are summed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WirePair {
-    /// Namespace, workload and peer; `None` for pairs beyond a bound.
+    /// The namespace, the workload and the peer; `None` for pairs beyond the bound.
     of: Option<(String, String, FlowPeer)>,
     role: &'static str,
     protocol: &'static str,
@@ -65,9 +65,10 @@ struct WirePair {
 #[derive(Debug, Default)]
 pub(crate) struct PublishedWire {
     rows: BTreeMap<WireKey, u64>,
-    /// Pairs with a histogram of their own: the ones that were seen first.
+    /// The pairs that have separate histograms, which are those that were seen first.
     shown: BTreeSet<WirePair>,
-    /// Pairs without one. The durations of forgotten pairs are kept, because those of `other` must not decrease.
+    /// The other pairs. The durations of pairs that no longer exist are kept, because those of `other` must not
+    /// decrease.
     beyond: BTreeSet<WirePair>,
     forgotten: BTreeMap<WirePair, Histogram>,
     durations: BTreeMap<WirePair, Histogram>,
@@ -87,7 +88,7 @@ impl PublishedWire {
         }
     }
 
-    /// Requests that are counted as `other` because there was no room for their row.
+    /// How many requests are counted under `other` because there was no room for their row.
     pub(crate) fn folded(&self) -> u64 {
         self.folded
     }
@@ -105,7 +106,7 @@ impl PublishedWire {
         other
     }
 
-    /// These rows were forgotten, with all others of their pairs.
+    /// Forgets these rows, and all other rows of their pairs.
     pub(crate) fn forget(
         &mut self,
         rows: &[(FlowWireKey, FlowWireRequests)],
@@ -239,14 +240,14 @@ mod tests {
         };
         let before = other(&published);
         assert_eq!(before, 17 * 200 - MAX_PAIRS as u64);
-        // The pairs of the first workload have histograms of their own, those of the last one have none.
+        // The pairs of the first workload have separate histograms, and those of the last one have not.
         let gone = rows.forget(|id| id != 3 && id != 19);
         assert_eq!(gone.len(), 400);
         published.forget(&gone, &names);
         published.take_in(&rows, &names);
         assert_eq!(other(&published), before);
         assert_eq!(published.shown.len(), MAX_PAIRS - 200);
-        // Later pairs take the free places.
+        // Later pairs use the histograms that are free now.
         let late = conversations::ExchangePair { workload: 20, peer: 0, role: 0 };
         rows.count(late, exchange);
         published.take_in(&rows, &names);

@@ -1,4 +1,4 @@
-//! The protocols that are read, and the results of their parsers.
+//! The supported protocols, and what their parsers return.
 
 pub(super) mod dns;
 pub(super) mod http1;
@@ -24,20 +24,21 @@ pub(super) enum Side {
     Server,
 }
 
-/// The result of parsing the beginning of some bytes.
+/// The result of parsing at the beginning of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// A message.
     Message(Message),
     /// More bytes are needed.
     Incomplete,
-    /// It does not belong to the protocol.
+    /// The bytes are not of the protocol.
     Foreign,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    /// Its length in bytes, which may exceed the available bytes; `None` if the rest of this side's turn belongs to it.
+    /// Its length in bytes, which may exceed the available bytes; `None` if the rest of this side's turn is part
+    /// of it.
     pub(super) length: Option<u32>,
     pub(super) says: MessageMeaning,
 }
@@ -45,15 +46,15 @@ pub(super) struct Message {
 /// The meaning of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageMeaning {
-    /// It is not part of a request.
+    /// The message is not part of a request.
     Nothing,
     /// A request begins.
     Request { kind: &'static str, id: u32 },
-    /// The response to a request begins. If nothing further is seen of it, this is its result.
+    /// The response to a request begins. `result` is the request's result if no more of the response is seen.
     Answer { result: &'static str, id: u32 },
-    /// The result of a request.
+    /// The result of a request is known.
     Result { result: &'static str, id: u32 },
-    /// The rest of the connection is not read. This is the result of the request that caused it.
+    /// The rest of the connection is not read. The text is the result of the request that has caused this.
     Leaves(&'static str),
 }
 
@@ -63,7 +64,7 @@ impl Parsed {
     }
 }
 
-/// A protocol, with its number in the kernel's table, which never changes, and its name in metrics.
+/// A protocol. Its number is that in the kernel's table, which must never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Protocol {
@@ -89,7 +90,7 @@ impl Protocol {
         (Self::Grpc, "grpc"),
     ];
 
-    /// The name of the protocol with this number; `other` for protocols of later versions.
+    /// The name of the protocol with this number, as in metrics; `other` for protocols of later versions.
     pub(super) fn name_of(number: u8) -> &'static str {
         let found = Self::ALL.iter().find(|(protocol, _)| *protocol as u8 == number);
         found.map_or("other", |(_, name)| name)
@@ -109,7 +110,7 @@ pub(super) enum Parser {
 }
 
 impl Parser {
-    /// Detects the protocol from the first bytes of a side's turn; `None` if they show none.
+    /// Detects the protocol from the first bytes of a side's turn; `None` if it cannot be detected.
     pub(super) fn detect(side: Side, bytes: &[u8], places: &TableSlots) -> Option<Self> {
         match side {
             Side::Client if http1::begins(bytes) => Some(Self::Http1(Http1)),
@@ -124,7 +125,7 @@ impl Parser {
         }
     }
 
-    /// The parser of DNS, which is detected by its port.
+    /// The parser of DNS. DNS is detected by its port.
     pub(super) fn dns(has_lengths: bool) -> Self {
         Self::Dns(Dns { has_lengths })
     }
@@ -155,31 +156,31 @@ impl Parser {
         }
     }
 
-    /// Some bytes of a side had no sample.
+    /// Records that some bytes of a side had no sample.
     pub(super) fn lose(&mut self, side: Side) {
         if let Self::Http2(parser) = self {
             parser.lose(side);
         }
     }
 
-    /// Whether a request ends the one before it, because the protocol has one at a time.
+    /// Whether a request ends the one before it, because the protocol has only one request at a time.
     pub(super) fn alternates(&self) -> bool {
         matches!(self, Self::Http1(_))
     }
 
-    /// Whether requests and responses have ids. Otherwise responses have the order of requests.
+    /// Whether requests and responses have IDs. Otherwise responses have the order of the requests.
     pub(super) fn has_ids(&self) -> bool {
         matches!(self, Self::Kafka(_) | Self::Dns(_) | Self::Http2(_))
     }
 }
 
-/// The bytes before the first CRLF, and their number including it.
+/// The bytes before the first CRLF, and the number of bytes up to and including it.
 pub(super) fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     Some((bytes.get(..end)?, end + 2))
 }
 
-/// The name in a list that matches `word` without regard to case; `other` if none does.
+/// The name in a list that matches `word` without regard to case; `other` if none matches.
 pub(super) fn known(names: &[&'static str], word: &[u8]) -> &'static str {
     names.iter().find(|name| name.as_bytes().eq_ignore_ascii_case(word)).copied().unwrap_or("other")
 }

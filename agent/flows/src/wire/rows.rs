@@ -1,4 +1,4 @@
-//! The counters of exchanges. The kernel's table keeps them from one process to the next.
+//! Counts exchanges. The counters are kept in the kernel's table from one process to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,30 +9,30 @@ use leno_requests::Histogram;
 use super::conversation::Exchange;
 use super::conversations::ExchangePair;
 
-/// Rows that are reserved for exchanges without a row of their own: one for each protocol and role.
+/// Rows that are reserved for exchanges without a separate row: one for each protocol and role.
 const RESERVED: usize = 32;
 const MAX_ROWS: usize = MAX_FLOW_WIRE_REQUESTS as usize - RESERVED;
 /// Most rows of one workload. Its further requests are summed by protocol and role, under [`PEER_OTHER`].
 const MAX_OF_WORKLOAD: usize = 256;
-/// From this number of rows on, those of workloads that no longer exist are dropped.
+/// From this number of rows on, the rows of workloads that no longer exist are dropped.
 const MANY: usize = MAX_ROWS / 4 * 3;
-/// Stands for all peers for which a workload had no room. It is not the id of a workload.
+/// Stands for all peers for which a workload has no row. It is not the ID of a workload.
 pub(super) const PEER_OTHER: u32 = u32::MAX;
 
-/// The counters; see the module.
+/// The counters of exchanges.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     all: BTreeMap<FlowWireKey, FlowWireRequests>,
     /// The number of rows of each workload.
     by_workload: BTreeMap<u32, usize>,
     changed: BTreeSet<FlowWireKey>,
-    /// Rows that must be removed from the kernel's table.
+    /// Rows that must still be removed from the kernel's table.
     gone: BTreeSet<FlowWireKey>,
     folded: u64,
 }
 
 impl Rows {
-    /// Continues with the counters of an earlier process.
+    /// Continues with the counters that an earlier process has left.
     pub(super) fn resume(rows: Vec<(FlowWireKey, FlowWireRequests)>) -> Self {
         let mut resumed = Self { all: rows.into_iter().collect(), ..Self::default() };
         for key in resumed.all.keys() {
@@ -69,7 +69,7 @@ impl Rows {
         self.changed.insert(key);
     }
 
-    /// The key of a new row, or if there is no room for it, the key of the row in which it is counted.
+    /// The key of a new row or, if there is no room for it, of the row in which it is counted.
     fn within_bounds(&mut self, key: FlowWireKey) -> FlowWireKey {
         let of_workload = self.by_workload.get(&key.workload).copied().unwrap_or_default();
         if of_workload < MAX_OF_WORKLOAD && self.all.len() < MAX_ROWS {
@@ -102,7 +102,7 @@ impl Rows {
         gone
     }
 
-    /// Calls `keep` with all changes since it last succeeded; dropped rows come first, without a value.
+    /// Calls `keep` with all changes since its last success. Dropped rows come first, and have no value.
     pub(super) fn keep<E>(
         &mut self,
         mut keep: impl FnMut(&FlowWireKey, Option<&FlowWireRequests>) -> Result<(), E>,
@@ -124,7 +124,7 @@ impl Rows {
         self.all.iter()
     }
 
-    /// Requests that are counted as `other` because there was no room for their row.
+    /// How many requests are counted under `other` because there was no room for their row.
     pub(super) fn folded(&self) -> u64 {
         self.folded
     }
@@ -197,7 +197,7 @@ mod tests {
         let gone = rows.forget(|id| id != 3);
         assert_eq!(gone.len(), MAX_OF_WORKLOAD + 1);
         assert_eq!(gone.iter().map(|(_, row)| row.requests).sum::<u64>(), 1001);
-        // One of them is used again before the kernel's table was updated.
+        // One of the dropped rows is used again before the kernel's table is updated.
         count(&mut rows, 3, 0);
         let (mut removed, mut kept) = (Vec::new(), Vec::new());
         let keep = |key: &FlowWireKey, row: Option<&FlowWireRequests>| {

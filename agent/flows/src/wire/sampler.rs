@@ -12,12 +12,12 @@ use leno_bpf::flows::{Flows, SamplesAt, monotonic, thread_time};
 use super::conversations::Conversations;
 use super::rows::Rows;
 
-/// Longest time until samples are read: the kernel also wakes the reader when there are many.
+/// Longest time until samples are read. When there are many samples, the kernel wakes the reader earlier.
 const WAIT: Duration = Duration::from_millis(100);
-/// How often expired requests and connections are looked for.
+/// How often requests and connections are checked for having expired.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// The counters, and the thread, which runs while there is something to read.
+/// The counters, and the thread that reads samples, which runs while any workload is sampled.
 #[derive(Debug, Default)]
 pub(crate) struct WireSampling {
     shared: Arc<SamplingState>,
@@ -27,14 +27,14 @@ pub(crate) struct WireSampling {
 #[derive(Debug, Default)]
 struct SamplingState {
     rows: Mutex<Rows>,
-    /// Connections that were evicted for new ones, and requests for later ones.
+    /// How many connections were evicted for new ones, and how many requests for later ones.
     evicted: AtomicU64,
     given_up: AtomicU64,
-    /// CPU time that the threads have used.
+    /// The CPU time that the threads have used.
     took_ns: AtomicU64,
 }
 
-/// The thread, which ends when this is dropped.
+/// The thread that reads samples. It ends when this is dropped.
 #[derive(Debug)]
 struct Sampler {
     ends: Arc<AtomicBool>,
@@ -89,12 +89,12 @@ impl WireSampling {
         self.shared.lock()
     }
 
-    /// Connections that this process has evicted for new ones.
+    /// How many connections this process has evicted for new ones.
     pub(crate) fn evicted(&self) -> u64 {
         self.shared.evicted.load(Ordering::Relaxed)
     }
 
-    /// Requests that this process has evicted for later ones, of connections that it still follows.
+    /// How many requests this process has evicted for later requests of the same connection.
     pub(crate) fn given_up(&self) -> u64 {
         self.shared.given_up.load(Ordering::Relaxed)
     }
@@ -106,7 +106,7 @@ impl WireSampling {
 }
 
 impl SamplingState {
-    /// Ignores poisoning: the counters are valid even after a panic.
+    /// Poisoning is ignored, because the counters are valid even after a panic.
     fn lock(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +138,7 @@ impl Drop for Sampler {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It ends within `WAIT`. An error that it would return is no longer of interest.
+            // The thread ends within `WAIT`. Its error is not needed any more.
             let _ended = thread.join();
         }
     }
@@ -150,7 +150,7 @@ fn read(samples: &SamplesAt, shared: &SamplingState, ends: &AtomicBool) -> Resul
     let mut lost = samples.counts()?.lost;
     let (mut swept, mut charged) = (monotonic(), Duration::ZERO);
     loop {
-        // One more round after the end, because the queued samples were taken before it.
+        // Reads once more after the end was requested, because the queued samples were taken before that.
         let is_last = ends.load(Ordering::Relaxed);
         let taken = reader.take(if is_last { Duration::ZERO } else { WAIT })?;
         let lost_now = samples.counts()?.lost;

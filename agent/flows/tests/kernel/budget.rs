@@ -1,4 +1,5 @@
-//! The cap: what is accounted for when that costs more than its budget, with the kernel's own measurement.
+//! Tests the budget: what is still accounted for when accounting exceeds it, according to the kernel's own
+//! measurement.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -13,17 +14,18 @@ const OPENED: &str = "leno_flow_connections_opened_total";
 const CLOSED: &str = "leno_flow_connections_closed_total";
 const REDUCED: &str = "leno_flow_reduced_total";
 
-/// Most rounds until a level changes: a return waits for at most 120 of them.
+/// Most rounds until a level changes. The longest wait before a level is raised is 120 rounds.
 const MOST_ROUNDS: usize = 1000;
-/// How long a round without connections takes at least.
+/// The shortest duration of a round without connections.
 const IDLE_ROUND: Duration = Duration::from_millis(5);
 
-/// Rounds with some connections in each, until the level changes; returns how many connections were made.
+/// Makes `connections` in each round, until the level changes. Returns the change, and how many connections were
+/// made.
 fn until_step(lab: &mut Lab, connections: u64) -> (LevelChange, u64) {
     let mut made = 0;
     for _ in 0..MOST_ROUNDS {
         if connections > 0 {
-            // Without any, not even a listener: the programs run for that too.
+            // Without connections there is no listener either, because the programs run for listeners as well.
             let listener = lab.listen(SERVER[0]);
             for _ in 0..connections {
                 let (client, server) = lab.connect(&listener);
@@ -31,7 +33,7 @@ fn until_step(lab: &mut Lab, connections: u64) -> (LevelChange, u64) {
             }
             made += connections;
         } else {
-            // A round that is over at once consists of what comes by chance.
+            // In a very short round, the measurement would be dominated by chance.
             std::thread::sleep(IDLE_ROUND);
         }
         if let Some(step) = lab.accounts().keep_budget().unwrap().pop() {
@@ -48,7 +50,7 @@ fn over_its_budget_less_is_accounted_for_and_what_is_left_out_is_counted() {
     }
     let mut lab = Lab::alone(FlowSizes::default());
     let listed = |lab: &Lab| lab.view().list().unwrap().0.len() as u64;
-    // Any connection costs more than that.
+    // Every connection costs more than this budget.
     lab.accounts().set_budget(Some("0.0000001%".parse().unwrap())).unwrap();
     let (step, full) = until_step(&mut lab, 5);
     assert_eq!((step.level, step.down), (FlowLevel::Aggregated, true));
@@ -65,8 +67,8 @@ fn over_its_budget_less_is_accounted_for_and_what_is_left_out_is_counted() {
     assert_eq!(rows.sum("leno_flow_level_changes_total", &[("direction", "down")]), 2);
     assert_eq!(lab.view().price().unwrap().level, FlowLevel::Off, "any process can read it");
 
-    // Without connections the programs cost far less than this budget, whatever the kernel drops of other programs, for which
-    // one of them runs too: each level comes back.
+    // Without connections the programs cost far less than this budget, so each level is raised again. One of the
+    // programs also runs when the kernel drops packets of other processes, but that costs less as well.
     lab.accounts().set_budget(Some("50%".parse().unwrap())).unwrap();
     assert_eq!(lab.view().price().unwrap().level, FlowLevel::Off, "no budget changes the level");
     for expected in [FlowLevel::Aggregated, FlowLevel::Full] {
@@ -84,7 +86,7 @@ fn connections_while_accounting_is_off_are_counted_as_left_out() {
     }
     let mut lab = Lab::alone(FlowSizes::default());
     lab.accounts().set_budget(Some("0.0000001%".parse().unwrap())).unwrap();
-    // One that is open at both changes stays accounted for.
+    // A connection that is open at both changes is still accounted for.
     let listener = lab.listen(SERVER[1]);
     let to = listener.local_addr().unwrap();
     let (client, server) = lab.connect(&listener);
@@ -122,9 +124,9 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
         let labels = [("workload", side), ("level", level)];
         lab.metrics().sum("leno_flow_workload_level", &labels)
     };
-    // However long this takes, connections that have ended stay listed.
+    // Ended connections stay listed, however long this test takes.
     lab.accounts().set_linger(Duration::from_secs(3600));
-    // Any frame costs more than that.
+    // Every frame costs more than this budget.
     let budget = "0.0000001%".parse().unwrap();
     lab.accounts().set_source("client-0", FlowMetricsSource::Packets, Some(budget)).unwrap();
     let mut made = 0;
@@ -145,13 +147,13 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
             "any process can read it"
         );
         assert_eq!(listed(&lab, "server", "application"), made, "the other one has all");
-        // Frames first, then sockets, then none that begin.
+        // First frames are counted, then sockets, and then no new connections.
         assert_eq!(listed(&lab, "client", "application") > 0, down > 0);
     }
     assert_eq!(lab.metrics().sum("leno_flow_level", &[("level", "full")]), 1);
     let steps = "leno_flow_workload_level_changes_total";
     assert_eq!(lab.metrics().sum(steps, &[("workload", "client"), ("direction", "down")]), 3);
-    // A frame that comes by chance costs less than this. Another budget keeps the level.
+    // A frame that is sent by chance costs less than this budget. Another budget does not reset the level.
     lab.accounts()
         .set_source("client-0", FlowMetricsSource::Packets, Some("50%".parse().unwrap()))
         .unwrap();
@@ -161,14 +163,14 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
         assert_eq!((step.level, step.down), (expected, false));
     }
     assert_eq!(level(&mut lab, "client", "full"), 1);
-    // Without a budget it is accounted for whole, and is not listed among those that have one.
+    // Without a budget everything is accounted for, and the workload is not listed among those with a budget.
     lab.accounts().set_source("client-0", FlowMetricsSource::Packets, None).unwrap();
     assert!(lab.view().caps().unwrap().is_empty());
     assert_eq!(level(&mut lab, "client", "full"), 0);
 }
 
-/// Not a test: prints what a connection costs at each level, both ends together, by the kernel's own clock.
-/// `cargo test -p leno-flows --test kernel -- --ignored --nocapture prints_the_cost`
+/// Not a test: prints what a connection costs at each level, for both ends together, according to the kernel's
+/// clock. `cargo test -p leno-flows --test kernel -- --ignored --nocapture prints_the_cost`
 #[test]
 #[ignore = "measures, and asserts nothing"]
 fn prints_the_cost_of_a_connection() {
@@ -197,7 +199,7 @@ fn prints_the_cost_of_a_connection() {
     }
 }
 
-/// Connections of 100 bytes in each direction, each reset by the client.
+/// Makes connections with 100 bytes in each direction, which the client resets.
 fn connect(lab: &Lab, connections: usize) {
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();

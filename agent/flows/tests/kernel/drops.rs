@@ -1,4 +1,4 @@
-//! Packets that the kernel drops, against what it counts of them itself.
+//! Tests the counts of dropped packets against the kernel's own counters.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -14,7 +14,7 @@ const DROPS: &str = "leno_flow_drops_total";
 fn send(lab: &Lab, to: SocketAddr, count: usize) {
     lab.within("client", || {
         let from = if to.is_ipv4() { CLIENT[0] } else { CLIENT[1] };
-        // Not connected: refusals are not reported to it.
+        // The socket is not connected, so that refusals are not reported to it.
         let socket = UdpSocket::bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
         for _ in 0..count {
             assert_eq!(socket.send_to(&[7; 1000], to).unwrap(), 1000);
@@ -22,13 +22,13 @@ fn send(lab: &Lab, to: SocketAddr, count: usize) {
     });
 }
 
-/// A port of the server that no socket has.
+/// A port of the server on which no socket exists.
 fn closed(lab: &Lab, ip: &str) -> SocketAddr {
     let at = SocketAddr::new(ip.parse().unwrap(), 0);
     lab.within("server", || UdpSocket::bind(at).unwrap().local_addr().unwrap())
 }
 
-/// A counter of UDP of the server's namespace.
+/// A UDP counter of the server's network namespace.
 fn of_udp(lab: &Lab, name: &str) -> u64 {
     lab.within("server", || {
         let text = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
@@ -39,7 +39,7 @@ fn of_udp(lab: &Lab, name: &str) -> u64 {
     })
 }
 
-/// Waits until these counters of UDP add up to this: what was sent may be processed later.
+/// Waits until the sum of these UDP counters is `sum`, because packets may be processed later.
 fn until_of_udp(lab: &Lab, names: &[&str], sum: u64) {
     until(&format!("{names:?} to be {sum}"), || {
         names.iter().map(|name| of_udp(lab, name)).sum::<u64>() == sum
@@ -50,13 +50,13 @@ fn dropped(rows: &PrometheusRows, side: &str, reason: &str) -> u64 {
     rows.sum(DROPS, &[("namespace", "shop"), ("workload", side), ("reason", reason)])
 }
 
-/// Waits until as many are counted for the server, and no more than the kernel counts.
+/// Waits until this number of drops is counted for the server, and asserts that the kernel counts no fewer.
 fn wait_for(lab: &mut Lab, reason: &str, expected: u64) {
     let rows = lab.metrics_when(|rows| dropped(rows, "server", reason) >= expected);
     assert_eq!(dropped(&rows, "server", reason), expected, "{rows:#?}");
 }
 
-/// A lab, with root and where the kernel has the reason of a drop (since Linux 5.17).
+/// A lab; `None` without root, or if the kernel does not report reasons of drops (since Linux 5.17).
 fn started() -> Option<Lab> {
     let lab = has_root().then(|| Lab::new(FlowSizes::default()))?;
     let Some(why) = lab.view().drops_are_not_counted() else { return Some(lab) };
@@ -74,7 +74,8 @@ fn drops_are_counted_by_reason_as_the_kernel_counts_them() {
     wait_for(&mut lab, "NO_SOCKET", 43);
     until_of_udp(&lab, &["NoPorts"], 40);
 
-    // A UDP header of its own with a wrong checksum; one of two is right at most.
+    // A UDP packet with a hand-made header, whose checksum is wrong. Of two different checksums, at least one is
+    // wrong.
     lab.within("client", || {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).unwrap();
         let to: IpAddr = SERVER[0].parse().unwrap();
@@ -104,7 +105,7 @@ fn datagrams_beyond_a_receive_buffer_are_those_that_the_kernel_counts() {
     let server = lab.within("server", || UdpSocket::bind(at).unwrap());
     SockRef::from(&server).set_recv_buffer_size(1).unwrap();
     send(&lab, server.local_addr().unwrap(), 200);
-    // What is sent last arrives last.
+    // Packets arrive in order, so the others have arrived when this one has.
     send(&lab, closed(&lab, SERVER[0]), 1);
     until_of_udp(&lab, &["NoPorts"], 1);
     let beyond = of_udp(&lab, "RcvbufErrors");

@@ -1,4 +1,4 @@
-//! Two connected network namespaces whose connections are accounted for, and the ends of connections in them.
+//! Two connected network namespaces whose connections are accounted for, and helpers for connections between them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,10 +22,11 @@ use socket2::{Domain, SockRef, Socket, Type};
 /// The client's and the server's addresses.
 pub(crate) const CLIENT: [&str; 2] = ["10.78.0.1", "fd78::1"];
 pub(crate) const SERVER: [&str; 2] = ["10.78.0.2", "fd78::2"];
-/// Longest wait for the kernel to finish what is under way.
+/// Longest wait for the kernel.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Whether this process is root; a skip fails if `LENO_REQUIRE` names root.
+/// Whether this process is root. If it is not, prints that the test is skipped, or fails if `LENO_REQUIRE`
+/// contains `root`.
 pub(crate) fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -36,7 +37,8 @@ pub(crate) fn has_root() -> bool {
     root
 }
 
-/// Runs tests of this program once more, in an environment that has it take the kernel for one that can less.
+/// Runs tests of this program again with an environment variable that makes it treat the kernel as a less capable
+/// one.
 pub(crate) fn run_again((name, value): (&str, &str), tests: &[&str]) {
     if !has_root() || std::env::var_os(name).is_some() {
         return;
@@ -48,21 +50,21 @@ pub(crate) fn run_again((name, value): (&str, &str), tests: &[&str]) {
     assert!(!text.contains(" 0 passed"), "{text}");
 }
 
-/// How many labs use the cgroup of this process, and the cgroup that it came from.
+/// How many labs use this process's cgroup, and the cgroup in which the process was before.
 static USERS: Mutex<(usize, Option<PathBuf>)> = Mutex::new((0, None));
 
-/// Programs of one lab run for the connections of all, which share a cgroup: tests of what programs cost have it to
-/// themselves.
+/// All labs share a cgroup, so the programs of one lab also run for the connections of the others. Tests that
+/// measure the cost of programs must run alone.
 static LAB_LOCK: RwLock<()> = RwLock::new(());
 
-/// Held for the life of a lab.
+/// A lock that is held as long as a lab exists.
 enum LabLock {
     Shared(#[expect(dead_code, reason = "held")] RwLockReadGuard<'static, ()>),
     Alone(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>),
 }
 
 pub(crate) struct Lab {
-    /// The name under which flows are accounted for.
+    /// The name of the owner of the flow accounts.
     pub(crate) owner: String,
     pub(crate) accounts: Option<Accounts>,
     pub(crate) cgroup: PathBuf,
@@ -71,22 +73,22 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Makes the namespaces, and has both accounted for.
+    /// Creates the namespaces, and enrols both.
     pub(crate) fn new(sizes: FlowSizes) -> Self {
         Self::make(sizes, FlowMetricsSource::Sockets, shared())
     }
 
-    /// The same, and the frames of the client's interface are counted.
+    /// As [`Lab::new`], and the frames of the client's interface are counted.
     pub(crate) fn of_frames(sizes: FlowSizes) -> Self {
         Self::make(sizes, FlowMetricsSource::Packets, shared())
     }
 
-    /// The same, and requests are read from them.
+    /// As [`Lab::of_frames`], and requests are read from the frames.
     pub(crate) fn of_requests(sizes: FlowSizes) -> Self {
         Self::make(sizes, FlowMetricsSource::Requests, shared())
     }
 
-    /// The same while no other lab is there.
+    /// As [`Lab::new`], but no other lab exists at the same time.
     pub(crate) fn alone(sizes: FlowSizes) -> Self {
         let alone = LabLock::Alone(LAB_LOCK.write().unwrap_or_else(PoisonError::into_inner));
         Self::make(sizes, FlowMetricsSource::Sockets, alone)
@@ -105,7 +107,8 @@ impl Lab {
         lab
     }
 
-    /// Ends the process that accounts, as a kill does: nothing is removed; and starts the next one.
+    /// Ends the process that accounts for flows as a kill would, without removing anything, and starts the next
+    /// one.
     pub(crate) fn restart(&mut self, sizes: FlowSizes) -> EarlierMaps {
         drop(self.accounts.take());
         let (accounts, earlier) = Accounts::start(&self.owner, &self.cgroup, sizes).unwrap();
@@ -114,12 +117,12 @@ impl Lab {
         earlier
     }
 
-    /// Ends the process that accounts, as a kill does.
+    /// Ends the process that accounts for flows as a kill would.
     pub(crate) fn kill(&mut self) {
         drop(self.accounts.take());
     }
 
-    /// Starts the next one, which goes on with what the killed one enrolled.
+    /// Starts the next such process, which keeps the namespaces that the killed one has enrolled.
     pub(crate) fn resume(&mut self) {
         let (accounts, earlier) =
             Accounts::resume(&self.owner, &self.cgroup, FlowSizes::default()).unwrap();
@@ -136,7 +139,8 @@ impl Lab {
                 addresses: addresses.map(|ip| ip.parse().unwrap()).to_vec(),
                 proxy_uid: 2102,
                 proxies: Vec::new(),
-                // Numbers of interfaces are those of one namespace, and here each side is the outer one of the other.
+                // An interface is named by its index in one namespace. Here each side's namespace has the outer
+                // end of the other side's interface, so only one side can be counted by frames.
                 source: if side == "client" { self.source } else { FlowMetricsSource::Sockets },
                 budget: None,
                 port: Some(self.port_of(side)),
@@ -145,7 +149,7 @@ impl Lab {
         }
     }
 
-    /// The outer end of one side's interface: the interface of the other side.
+    /// The outer end of one side's interface, which is the interface of the other side.
     fn port_of(&self, side: &str) -> WorkloadInterface {
         let outer = if side == "client" { "server" } else { "client" };
         WorkloadInterface { netns: self.netns(outer), name: "eth0".to_owned() }
@@ -159,7 +163,7 @@ impl Lab {
         format!("/run/netns/{}-{side}", self.owner).into()
     }
 
-    /// Runs something on a thread of one side's namespace.
+    /// Calls `run` on a thread in the network namespace of one side.
     pub(crate) fn within<T: Send>(&self, side: &str, run: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(self.netns(side)).unwrap();
         thread::scope(|scope| {
@@ -180,7 +184,7 @@ impl Lab {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A listener of the server on a free port.
+    /// Creates a listener of the server on a free port.
     pub(crate) fn listen(&self, ip: &str) -> TcpListener {
         let at = SocketAddr::new(ip.parse().unwrap(), 0);
         self.within("server", || {
@@ -191,7 +195,7 @@ impl Lab {
         })
     }
 
-    /// A connection of the client with this listener: both ends.
+    /// Connects the client to this listener. Returns both ends.
     pub(crate) fn connect(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
         let to = listener.local_addr().unwrap();
         let client = self.within("client", || TcpStream::connect(to).unwrap());
@@ -202,7 +206,7 @@ impl Lab {
         FlowView::open(&self.owner).unwrap().unwrap()
     }
 
-    /// The flows of one side, once `done` accepts them.
+    /// The flows of one side, as soon as `done` returns true for them.
     pub(crate) fn flows(
         &self,
         side: &str,
@@ -221,13 +225,13 @@ impl Lab {
         }
     }
 
-    /// The metrics, collected now: rows by name and labels.
+    /// The metrics, which are collected now, as rows with names and labels.
     pub(crate) fn metrics(&mut self) -> PrometheusRows {
         self.accounts().collect().unwrap();
         PrometheusRows::of(&self.accounts().metrics())
     }
 
-    /// The metrics, once `done` accepts them.
+    /// The metrics, as soon as `done` returns true for them.
     pub(crate) fn metrics_when(
         &mut self,
         done: impl Fn(&PrometheusRows) -> bool,
@@ -285,7 +289,7 @@ impl PrometheusRows {
         Self(rows.map(row).collect())
     }
 
-    /// The sum of the rows of this name that have all these labels.
+    /// The sum of the rows with this name that have all these labels.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let wanted: Vec<String> =
             labels.iter().map(|(name, is)| format!("{name}=\"{is}\"")).collect();
@@ -294,7 +298,7 @@ impl PrometheusRows {
         rows.map(|(_, value)| *value as u64).sum()
     }
 
-    /// A sum of the connections that one side has with the other.
+    /// The sum of a metric over the connections that one side has with the other.
     pub(crate) fn of_side(&self, side: &str, name: &str, more: &[(&str, &str)]) -> u64 {
         let (peer, role) = match side {
             "client" => ("server", "client"),
@@ -314,7 +318,8 @@ pub(crate) enum Ending {
     ServerResets,
 }
 
-/// One connection: each side sends so many bytes and reads those of the other; then one side ends it.
+/// Uses one connection: each side sends its number of bytes and reads those of the other. Then one side ends the
+/// connection.
 pub(crate) fn talk(client: TcpStream, server: TcpStream, sent: [usize; 2], ending: Ending) {
     thread::scope(|scope| {
         for (stream, bytes) in [(&client, sent[0]), (&server, sent[1])] {
@@ -360,7 +365,8 @@ pub(crate) fn read(mut from: &TcpStream, mut bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts this process into a cgroup of its own, which all labs share: a namespace is accounted for by one of them.
+/// Moves this process into a separate cgroup, which all labs share. Each network namespace is accounted for by one
+/// of the labs.
 fn join_cgroup() -> PathBuf {
     let mut users = USERS.lock().unwrap();
     let root = cgroup2_root().unwrap();
@@ -369,7 +375,7 @@ fn join_cgroup() -> PathBuf {
         let text = fs::read_to_string("/proc/self/cgroup").unwrap();
         let came_from = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
         users.1 = Some(root.join(came_from));
-        // It stays where a child of another test had not ended when the last lab left it.
+        // The cgroup still exists if a child of another test had not ended when the last lab was removed.
         let made = fs::create_dir(&own);
         assert!(made.is_ok() || own.is_dir(), "{}: {made:?}", own.display());
         fs::write(own.join("cgroup.procs"), "0").unwrap();

@@ -1,4 +1,4 @@
-//! Attachment, restart, another size, removal.
+//! Tests attachment, restart, resizing and removal.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpStream};
@@ -44,7 +44,7 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     let rows = lab.metrics_when(|rows| rows.of_side("client", CLOSED, &[]) == 2);
     assert_eq!(rows.of_side("client", BYTES, &[("direction", "sent")]), 1100);
 
-    // Another size: the flows are carried over, the sums are the same, and nothing was evicted.
+    // After a resize, the table has the same flows and the same sums, and no flow was evicted.
     let (client, server) = connect(&lab);
     let before: Vec<u64> = lab.flows("client", |_| true).iter().map(|flow| flow.cookie).collect();
     assert_eq!(lab.restart(FlowSizes::new(2048, 64).unwrap()), EarlierMaps::Kept);
@@ -86,7 +86,7 @@ fn no_connection_is_missed_while_the_process_that_enrols_restarts() {
         assert_eq!(rows.of_side("client", OPENED, &[]), 5);
         assert_eq!(rows.of_side("server", OPENED, &[]), 5);
 
-        // A workload that the next process does not enrol ended meanwhile.
+        // The next process does not enrol this workload, because it has ended in the meantime.
         lab.kill();
         lab.resume();
         lab.accounts().withdraw_unknown().unwrap();
@@ -109,7 +109,8 @@ fn a_namespace_shows_its_addresses_and_no_interface_whose_other_end_is_elsewhere
     assert!(Namespace::read(Path::new("/run/netns/no-such-namespace")).is_err());
 }
 
-/// Opens and closes connections in three threads, each as many as `allowed`, until `stop`; returns how many.
+/// Opens and closes connections in three threads, as many in each as `allowed`, until `stop` is set. Returns how
+/// many.
 fn storm(lab: &Lab, allowed: &AtomicU64, stop: &AtomicBool) -> u64 {
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
@@ -122,7 +123,7 @@ fn storm(lab: &Lab, allowed: &AtomicU64, stop: &AtomicBool) -> u64 {
                     continue;
                 }
                 let stream = TcpStream::connect(to).unwrap();
-                // A reset leaves no port in TIME_WAIT, of which there are 28,000.
+                // A reset leaves no port in TIME_WAIT. There are only 28,000 ports.
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
                 write(&stream, STORM_BYTES).unwrap();
                 read(&stream, STORM_BYTES).unwrap();
@@ -143,7 +144,7 @@ fn storm(lab: &Lab, allowed: &AtomicU64, stop: &AtomicBool) -> u64 {
         });
         let clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
         let made = clients.into_iter().map(|client| client.join().unwrap()).sum();
-        // An empty connection ends the server.
+        // An empty connection makes the server end.
         lab.within("client", || drop(TcpStream::connect(to).unwrap()));
         server.join().unwrap();
         made
@@ -152,7 +153,7 @@ fn storm(lab: &Lab, allowed: &AtomicU64, stop: &AtomicBool) -> u64 {
 
 const STORM_BYTES: usize = 200;
 
-/// Ends a storm when it is dropped, so that a test that fails does not wait for it.
+/// Ends a storm when it is dropped, so that a failed test does not wait for it.
 struct Stopped<'a>(&'a AtomicBool);
 
 impl Drop for Stopped<'_> {
@@ -171,7 +172,7 @@ fn resizes_and_upgrades_under_traffic_lose_no_flow_and_no_count() {
     let listener = lab.listen(SERVER[1]);
     let to = listener.local_addr().unwrap();
     let (client, server) = lab.connect(&listener);
-    // So few that the table has room for the flows of all: three threads, twelve rounds, both ends.
+    // The number is so small that the table has room for all flows: three threads, twelve rounds, and both ends.
     let (allowed, each_round) = (AtomicU64::new(0), 3_000);
     let stop = AtomicBool::new(false);
     let view = lab.view();
@@ -196,7 +197,7 @@ fn resizes_and_upgrades_under_traffic_lose_no_flow_and_no_count() {
     });
     lab.accounts = Some(accounts);
     talk(client, server, [1000, 10], Ending::ServerCloses);
-    // The empty connection that ended the server, and the one that was open throughout.
+    // The other two are the empty connection that has ended the server, and the one that was open all the time.
     let all = 2 * (made + 2);
     let rows = lab.metrics_when(|rows| rows.sum(CLOSED, &[]) == all);
     assert_eq!(rows.sum(OPENED, &[]), all);
@@ -204,7 +205,7 @@ fn resizes_and_upgrades_under_traffic_lose_no_flow_and_no_count() {
     assert_eq!(rows.of_side("client", BYTES, &[("direction", "sent")]), bytes + 1000);
     assert_eq!(rows.of_side("server", BYTES, &[("direction", "sent")]), bytes + 10);
     assert_eq!(rows.sum("leno_flow_map_overflow_total", &[]), 0);
-    // Flows that have ended leave the table after a while, and no other does.
+    // Ended flows are removed from the table after a while, but no others are.
     let (flows, missing) = lab.view().list().unwrap();
     assert_eq!(missing, 0);
     assert!(flows.iter().all(|flow| flow.state == "closed"), "{flows:#?}");
@@ -229,7 +230,7 @@ fn an_upgrade_that_fails_its_self_test_changes_nothing() {
     assert_eq!(ids(&lab), before);
     lab.view().upgrade(|| Ok(())).unwrap();
     assert!(ids(&lab).iter().all(|id| !before.contains(id)));
-    // A follower of changes keeps the ring, and the sizes.
+    // While a reader follows changes, the ring and the sizes cannot be changed.
     let view = lab.view();
     let follower = view.follow().unwrap();
     assert!(matches!(lab.view().resize(None, Some(128)), Err(leno_bpf::Error::Followed)));
@@ -275,7 +276,7 @@ fn pins_of_a_version_that_counts_no_frames_are_read_and_upgraded() {
     for pin in maps.map(|map| format!("map_{map}")).iter().chain(&programs) {
         std::fs::remove_file(pins.join(pin)).unwrap();
     }
-    // Kernels without reasons of drops have no such link.
+    // This link does not exist if the kernel does not report reasons of drops.
     let _absent = std::fs::remove_file(pins.join("link_leno_flow_drop"));
     assert_eq!(lab.view().list().unwrap().0, []);
     assert_eq!(lab.view().caps().unwrap(), []);
@@ -317,10 +318,11 @@ fn the_end_leaves_no_program_map_or_pin() {
     maps.retain(|map| of_lab(&map.owner));
     assert_eq!(maps.len(), 20, "{maps:?}");
     let table = maps.iter().find(|map| map.name == "flows").unwrap();
-    // What is told to an operator who wants too many is what the kernel takes, within a tenth.
+    // The amount of memory that an operator is told for too many entries must be what the kernel uses, within a
+    // tenth.
     let told = leno_bpf::flows::memory_of(65_536);
     let ratio = table.memory_bytes as f64 / told as f64;
-    // Before Linux 6.4 the kernel reports an estimate.
+    // Before Linux 6.4 the kernel only reports an estimate.
     assert!(
         (0.9..1.1).contains(&ratio) || leno_bpf::kernel_is_before(6, 4),
         "{told} told, {} taken",
@@ -334,7 +336,7 @@ fn the_end_leaves_no_program_map_or_pin() {
         assert_eq!(lab.filters("server", direction), "");
     }
     assert!(leno_bpf::list(&root).unwrap().iter().all(|left| left.owner != lab.owner));
-    // The kernel frees a program after the running ones have ended.
+    // The kernel frees a program once no CPU runs it any more.
     until("the end of the programs", || {
         programs.iter().all(|program| !loaded().contains(&program.id))
     });

@@ -1,4 +1,4 @@
-//! The table of flows and the events.
+//! Tests the table of flows and the events.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use leno_flows::{Error, FlowMetricsSource, FlowPeer, FlowSizes};
 
 use crate::lab::{CLIENT, Ending, Lab, SERVER, has_root, talk};
 
-/// Makes connections one after the other, each closed by the client.
+/// Makes connections one after another, each of which the client closes.
 fn connect(lab: &Lab, count: usize) {
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
@@ -29,9 +29,9 @@ fn flows_beyond_the_table_are_counted_exactly_and_their_sums_are_complete() {
     }
     let size = 1024;
     let mut lab = Lab::new(FlowSizes::new(size, 64).unwrap());
-    // However slow the machine is, none leaves the table but by eviction.
+    // However slow the machine is, flows are only removed from the table by eviction.
     lab.accounts().set_linger(Duration::from_secs(3600));
-    // Each connection has a flow on both sides: four times what fits.
+    // Each connection has a flow on both sides, so there are four times as many as the table can hold.
     let connections = 2 * size as usize;
     connect(&lab, connections);
     let offered = 2 * connections as u64;
@@ -71,7 +71,7 @@ fn every_event_is_read_or_counted_as_dropped() {
     assert_eq!(states, ["new", "established", "closing", "closed"]);
     assert!(changes.is_sorted_by_key(|change| change.at_unix_ms), "in order");
 
-    // Four changes on both sides of each: more than the ring holds.
+    // Each connection has four changes on both sides, which is more than the ring can hold.
     let connections = 400;
     connect(&lab, connections);
     lab.flows("client", |flows| flows.iter().all(|flow| flow.state == "closed"));
@@ -91,7 +91,7 @@ fn a_connection_that_is_not_made_is_refused_or_times_out() {
     }
     let mut lab = Lab::new(FlowSizes::default());
     let closed: SocketAddr = format!("{}:9", SERVER[0]).parse().unwrap();
-    // No neighbour answers for this address.
+    // No host answers for this address.
     let absent: SocketAddr = "10.78.0.77:80".parse().unwrap();
     lab.within("client", || {
         assert_eq!(TcpStream::connect(closed).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -100,7 +100,7 @@ fn a_connection_that_is_not_made_is_refused_or_times_out() {
     });
     let flows = lab.flows("client", |flows| flows.iter().all(|flow| flow.state == "closed"));
     let ends: Vec<_> = flows.iter().map(|flow| (flow.remote, flow.end, flow.bytes_sent)).collect();
-    // The application gave up before the kernel did, so it is the workload that ended it.
+    // The application has stopped waiting before the kernel did, so the workload itself has ended the connection.
     assert_eq!(ends, [(closed, "refused", 0), (absent, "reset_local", 0)]);
     assert_eq!(
         flows[0].peer,
@@ -159,7 +159,7 @@ fn retransmissions_are_counted() {
     assert_eq!((flow.state, flow.bytes_sent), ("established", 1001), "each byte once");
     crate::lab::ip(&["-n", &namespace, "link", "set", "eth0", "up"]);
     crate::lab::read(&server, 1000).unwrap();
-    // Before Linux 5.12 sums grow when a connection ends.
+    // Before Linux 5.12 sums are only updated when a connection ends.
     let held = leno_bpf::has_atomic_fetch().then_some((client, server));
     let rows = lab.metrics_when(|rows| {
         held.is_some() || rows.sum("leno_flow_connections_closed_total", &[]) == 2
@@ -188,7 +188,8 @@ fn a_peer_that_is_accounted_for_elsewhere_has_the_name_that_is_found_for_it() {
     let name = || Some(("other".to_owned(), "far".to_owned()));
     lab.accounts().name_peer(address, name()).unwrap();
     assert_eq!(opened(&mut lab, "far"), 1);
-    // It is no leftover of an earlier process, and an instance that is entered takes its address over.
+    // The name is not one that an earlier process has left, so it stays. An instance that is enrolled with the
+    // address takes it over.
     lab.accounts().withdraw_unknown().unwrap();
     assert_eq!(opened(&mut lab, "far"), 2);
     lab.enrol_both();

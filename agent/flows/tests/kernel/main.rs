@@ -1,5 +1,6 @@
-//! The flow programs on the real kernel: real connections between two network namespaces, compared with what
-//! both ends know of them. Needs root; a skip is printed, and fails if `LENO_REQUIRE` names root.
+//! Tests the flow programs on the real kernel: compares their counts of real connections between two network
+//! namespaces with what both ends have sent. Needs root. Without root a test reports that it is skipped, or fails
+//! if `LENO_REQUIRE` contains `root`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

@@ -1,4 +1,4 @@
-//! Frames, compared with the interface's own counters and with what the applications know.
+//! Tests the counts of frames against the interface's own counters and what the applications have sent.
 
 use std::fs;
 use std::io::Read as _;
@@ -21,11 +21,11 @@ const CLOSED: &str = "leno_flow_connections_closed_total";
 const SENT: (&str, &str) = ("direction", "sent");
 const RECEIVED: (&str, &str) = ("direction", "received");
 const WIRE: (&str, &str) = ("socket", "wire");
-/// Longest wait for frames that are under way.
+/// Longest wait for frames that were sent.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Ethernet, IPv4, and TCP with its timestamps.
+/// The bytes of the headers of a frame: Ethernet, IPv4, and TCP with timestamps.
 const HEADERS: u64 = 14 + 20 + 32;
-/// What the options of a SYN are more than those.
+/// How many bytes longer the options of a SYN are.
 const SYN_OPTIONS: u64 = 8;
 
 /// Bytes and frames that were sent and received.
@@ -33,7 +33,7 @@ const SYN_OPTIONS: u64 = 8;
 struct Counts([u64; 4]);
 
 impl Counts {
-    /// Of the client's interface, as the kernel counts them.
+    /// The counters of the client's interface in the kernel.
     fn of_interface(lab: &Lab) -> Self {
         let text =
             lab.within("client", || fs::read_to_string("/proc/thread-self/net/dev").unwrap());
@@ -42,7 +42,7 @@ impl Counts {
         Self([all[8], all[9], all[0], all[1]])
     }
 
-    /// Of all protocols, as they were published.
+    /// The published counters, for all protocols together.
     fn of_rows(rows: &PrometheusRows) -> Self {
         let sum = |name, direction| rows.sum(name, &[WIRE, direction]);
         Self([sum(BYTES, SENT), sum(FRAMES, SENT), sum(BYTES, RECEIVED), sum(FRAMES, RECEIVED)])
@@ -53,8 +53,8 @@ impl Counts {
     }
 }
 
-/// Both counts at a moment at which the interface was quiet. The kernel may send packets at any time, to
-/// resolve neighbours or to join multicast groups.
+/// Both counts at a moment at which the interface was quiet. The kernel may send packets at any time, for example
+/// to resolve neighbours or to join multicast groups.
 fn counts(lab: &mut Lab) -> (Counts, Counts) {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -67,7 +67,7 @@ fn counts(lab: &mut Lab) -> (Counts, Counts) {
     }
 }
 
-/// Asks for an echo, and waits for it.
+/// Sends an echo request, and waits for the reply.
 fn ping(lab: &Lab, to: &str) {
     let to: IpAddr = to.parse().unwrap();
     let (domain, protocol, request, reply) = match to {
@@ -76,19 +76,19 @@ fn ping(lab: &Lab, to: &str) {
     };
     let socket = lab.within("client", || Socket::new(domain, Type::RAW, Some(protocol)).unwrap());
     socket.set_read_timeout(Some(LIMIT)).unwrap();
-    // The checksum (RFC 1071) of a request without number and payload; that of ICMPv6 is the kernel's.
+    // The checksum (RFC 1071) of a request without number and payload. For ICMPv6 the kernel computes it.
     let sum: [u8; 2] = if to.is_ipv4() { [!request, 0xff] } else { [0, 0] };
     let message = [request, 0, sum[0], sum[1], 0, 0, 0, 0];
     socket.send_to(&message, &SocketAddr::new(to, 0).into()).unwrap();
     let mut answer = [0; 100];
-    // The header of IPv4 comes with what a raw socket receives.
+    // A raw IPv4 socket also receives the IP header.
     let at = if to.is_ipv4() { 20 } else { 0 };
     while answer[at] != reply {
         assert!((&socket).read(&mut answer).unwrap() >= at + 8);
     }
 }
 
-/// Runs the tests of frames again as on a kernel without tcx: with LENO_TCX=off.
+/// Runs the tests of frames again as on a kernel without tcx, by setting LENO_TCX=off.
 #[test]
 fn frames_are_counted_by_filters_where_the_kernel_has_no_tcx() {
     let tests = ["packets::", "life::the_end", "life::no_connection", "life::pins_of"];
@@ -102,7 +102,7 @@ fn frames_equal_those_of_the_interface() {
     }
     let mut lab = Lab::of_frames(FlowSizes::default());
     for side in ["client", "server"] {
-        // Without large frames (GSO), which an interface counts once before it splits them.
+        // Disables large frames (GSO), which an interface counts once before it splits them.
         let netns = lab.netns(side);
         let netns = netns.file_name().unwrap().to_str().unwrap();
         ip(&["-n", netns, "link", "set", "eth0", "gso_max_segs", "1"]);
@@ -177,7 +177,7 @@ fn a_large_frame_counts_as_the_frames_that_it_becomes() {
     assert!(flow.handshake_us > 0, "{flow:?}");
 }
 
-/// The payload that the client's socket has sent again, by the kernel's own account.
+/// How much payload the client's socket has retransmitted, according to the kernel.
 fn sent_again(lab: &Lab, to: SocketAddr) -> u64 {
     let output = lab.within("client", || {
         Command::new("ss").args(["-Htin", "dst"]).arg(to.to_string()).output()
@@ -229,7 +229,7 @@ fn frames_that_are_sent_again_are_counted() {
     let listener = lab.listen(SERVER[0]);
     let (client, server) = lab.connect(&listener);
     talk_once(&client, &server);
-    // The server's interface loses its address: what the client sends is not acknowledged.
+    // The server's interface loses its address, so packets of the client are not acknowledged.
     let netns = lab.netns("server");
     let netns = netns.file_name().unwrap().to_str().unwrap();
     ip(&["-n", netns, "address", "delete", &format!("{}/24", SERVER[0]), "dev", "eth0"]);
@@ -300,8 +300,8 @@ fn counters_of_frames_go_on_through_a_resize_an_upgrade_and_a_restart() {
     }
 }
 
-/// Not a test: prints what a frame costs, by the kernel's own clock.
-/// `cargo test -p leno-flows --test kernel -- --ignored --nocapture prints_the_cost_of_a_frame`
+/// Not a test: prints what a frame costs, according to the kernel's clock. `cargo test -p leno-flows --test kernel
+/// -- --ignored --nocapture prints_the_cost_of_a_frame`
 #[test]
 #[ignore = "measures, and asserts nothing"]
 fn prints_the_cost_of_a_frame() {
@@ -344,7 +344,8 @@ fn peak_memory() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Also prints the figures: `cargo test -p leno-flows --test kernel -- --ignored --nocapture a_million_flows`.
+/// Also prints the measurements: `cargo test -p leno-flows --test kernel -- --ignored --nocapture
+/// a_million_flows`.
 #[test]
 #[ignore = "takes 160 MB of kernel memory and up to a minute"]
 fn a_million_flows_are_read_in_little_memory() {
@@ -356,12 +357,12 @@ fn a_million_flows_are_read_in_little_memory() {
     lab.metrics();
     peak_memory();
     let before = peak_memory();
-    // Every port of the server from each of sixteen ports.
+    // From each of sixteen ports, a datagram is sent to every port of the server.
     lab.within("client", || {
         for _ in 0..16 {
             let from = UdpSocket::bind((CLIENT[0], 0)).unwrap();
             for port in 1..=u16::MAX {
-                // A refusal of an earlier datagram is reported to a later one.
+                // A refusal of an earlier datagram may be reported to a later one, which is then sent again.
                 while from.send_to(&[7], (to, port)).is_err() {}
             }
         }

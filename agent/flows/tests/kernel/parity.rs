@@ -1,4 +1,4 @@
-//! What the kernel counts against what the applications know.
+//! Tests the kernel's counts against what the applications have sent.
 
 use std::net::TcpStream;
 
@@ -26,7 +26,7 @@ fn bytes_connections_and_endings_equal_those_of_the_applications() {
         let listener = lab.listen(ip);
         for round in 0..rounds {
             for ending in endings {
-                // From no byte to more than the buffers of a socket hold.
+                // The sizes range from no bytes to more than a socket's buffers hold.
                 let bytes = [round * round * 131, (rounds - 1 - round) * 977];
                 let (client, server) = lab.connect(&listener);
                 talk(client, server, bytes, ending);
@@ -78,14 +78,14 @@ fn an_open_connection_is_read_to_the_byte_and_counted_once() {
         assert_eq!((flow.state, flow.end, flow.role), ("established", "open", "server"));
         assert_eq!((flow.local, flow.remote), (to, client.local_addr().unwrap()));
         assert_eq!((flow.socket, flow.bytes_sent), ("application", 0));
-        // Two readers at once must not add the same bytes twice.
+        // Two readers at the same time must not count the same bytes twice.
         let view = lab.view();
         std::thread::scope(|scope| {
             scope.spawn(|| (0..50).for_each(|_| drop(view.list().unwrap())));
             (0..50).for_each(|_| drop(lab.metrics()));
         });
         let rows = lab.metrics();
-        // Before Linux 5.12 sums grow when a connection ends.
+        // Before Linux 5.12 sums are only updated when a connection ends.
         let summed = if leno_bpf::has_atomic_fetch() { sum } else { 0 };
         assert_eq!(rows.of_side("client", BYTES, &[SENT]), summed);
         assert_eq!(rows.of_side("server", BYTES, &[RECEIVED]), summed);
@@ -100,8 +100,8 @@ fn an_open_connection_is_read_to_the_byte_and_counted_once() {
     assert_eq!(rows.of_side("server", BYTES, &[RECEIVED]), sum + 5);
 }
 
-/// Runs the tests of open connections again as on a kernel whose iterator over socket storage is not safe: with
-/// LENO_FLOW_READ=namespaces.
+/// Runs the tests of open connections again as on a kernel whose iterator over socket storage is not safe, by
+/// setting LENO_FLOW_READ=namespaces.
 #[test]
 fn open_connections_are_read_in_each_namespace_if_the_kernel_cannot_list_all() {
     if leno_bpf::has_atomic_fetch() {

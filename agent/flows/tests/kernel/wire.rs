@@ -1,4 +1,4 @@
-//! Requests that are read from frames, compared with what real servers and clients have counted.
+//! Tests requests that are read from frames against the counts of real servers and clients.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ const REQUESTS: &str = "leno_flow_requests_total";
 const OPENED: &str = "leno_flow_connections_opened_total";
 const TIMED: &str = "leno_flow_request_duration_seconds_count";
 
-/// A server in the server's namespace, which ends with this.
+/// A server in the server's network namespace. Dropping this ends it.
 struct Server(Child);
 
 impl Server {
@@ -27,13 +27,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have already ended.
         let _ended = self.0.kill();
         let _status = self.0.wait();
     }
 }
 
-/// Whether this process is root, and these programs are there; a skip fails if `LENO_REQUIRE` names `servers`.
+/// Whether this process is root, and these programs are installed. If not, prints that the test is skipped, or
+/// fails if `LENO_REQUIRE` contains `servers`.
 fn can_run(programs: &[&str]) -> bool {
     let is_there = |program: &&&str| {
         let run = Command::new(program).arg("--version").stdout(Stdio::null()).status();
@@ -48,7 +49,7 @@ fn can_run(programs: &[&str]) -> bool {
     has_root() && missing.is_none()
 }
 
-/// Runs a program in the client's namespace; returns what it prints.
+/// Runs a program in the client's network namespace. Returns its output.
 fn call(lab: &Lab, program: &str, arguments: &[&str]) -> String {
     let output = lab.within("client", || Command::new(program).args(arguments).output().unwrap());
     assert!(output.status.success(), "{output:?}");
@@ -61,7 +62,7 @@ fn count(rows: &PrometheusRows, protocol: &str, kind: &str, result: &str) -> u64
     rows.of_side("client", REQUESTS, &labels)
 }
 
-/// The counts of a protocol, once there are so many in all; nothing was lost.
+/// Waits until `all` requests of a protocol are counted. Asserts that no sample was lost.
 fn counted(lab: &mut Lab, protocol: &str, all: u64) -> PrometheusRows {
     let of = [("protocol", protocol)];
     let rows = lab.metrics_when(|rows| rows.of_side("client", REQUESTS, &of) >= all);
@@ -80,7 +81,7 @@ fn requests_of_http_are_those_of_the_client_by_method_and_class() {
     python.args(["-m", "http.server", "8080", "--bind", "::"]).current_dir("/usr/share");
     let _server = Server::start(&lab, python, 8080);
     for address in [SERVER[0].to_owned(), format!("[{}]", SERVER[1])] {
-        // Over one connection, then one for each.
+        // First over one connection, then over one connection for each request.
         let url = |path: &str| format!("http://{address}:8080/{path}");
         call(&lab, "curl", &["-sS", "-o", "/dev/null", &url("?[1-100]")]);
         call(&lab, "curl", &["-sSI", "-o", "/dev/null", &url("?[1-30]")]);
@@ -112,7 +113,7 @@ fn commands_of_redis_are_those_that_its_server_counts() {
         |lab: &Lab, more: &[&str]| call(lab, "redis-cli", &[&["-h", SERVER[0]], more].concat());
     cli(&lab, &["-r", "200", "SET", "k", "a value"]);
     cli(&lab, &["-r", "100", "GET", "k"]);
-    // An error of the server, one by one, and commands that follow each other.
+    // Errors of the server, one at a time, and then pipelined commands.
     cli(&lab, &["-r", "20", "INCR", "k"]);
     let large = "x".repeat(100_000);
     cli(&lab, &["SET", "large", &large]);
@@ -135,7 +136,7 @@ fn commands_of_redis_are_those_that_its_server_counts() {
         calls.map_or(0, |calls| calls.parse().unwrap())
     };
     assert_eq!([by_server("set"), by_server("get"), by_server("llen")], [201, 101, 500]);
-    // `redis-cli` asks for the commands that there are when it is interactive alone.
+    // `redis-cli` only asks the server for its list of commands if it is interactive.
     let rows = lab.metrics_when(|rows| count(rows, "redis", "LLEN", "ok") >= 500);
     for (kind, result, expected) in [
         ("SET", "ok", by_server("set")),
@@ -167,7 +168,7 @@ fn counts_go_on_through_a_restart_and_end_with_the_setting() {
     lab.view().upgrade(|| Ok(())).unwrap();
     get(&lab);
     let before = counted(&mut lab, "http1", 30);
-    // Frames are counted still, and no payload is sampled: at a lower level, and by the setting.
+    // Frames are still counted, but payload is not sampled, either because of the level or because of the setting.
     let labels = [("socket", "wire"), ("protocol", "tcp")];
     let opened = |rows: &PrometheusRows| rows.of_side("client", OPENED, &labels);
     let samples = |rows: &PrometheusRows| rows.sum("leno_flow_samples_total", &[]);

@@ -1,4 +1,4 @@
-//! The tests play the process: they receive its orders and send its reports.
+//! The tests act as the process: they receive its orders and send its reports.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tokio::task::LocalSet;
 use super::*;
 use crate::keep_running::Condemned;
 
-/// A host that cannot start a process.
+/// A host that can never start a process.
 struct FullMachine;
 
 impl NodeProxyHost for FullMachine {
@@ -40,7 +40,7 @@ fn joining(number: u64) -> (JoiningMember, Channel, mpsc::UnboundedReceiver<Memb
     (JoiningMember { member, broker, events, number, succeeds: true }, far, happened)
 }
 
-/// A group with a process; also returns the process' end of the channel.
+/// A group with a process. Also returns the process's end of the channel.
 fn task() -> (NodeProxyTask<FullMachine>, AsyncChannel) {
     let (process, far) = Channel::pair().unwrap();
     let (orders, _received) = mpsc::unbounded_channel();
@@ -59,7 +59,7 @@ fn task() -> (NodeProxyTask<FullMachine>, AsyncChannel) {
     (task, AsyncChannel::new(far).unwrap())
 }
 
-/// Has a member join, whose turn it is at once.
+/// Makes a member join, whose turn it is at once.
 async fn join(task: &mut NodeProxyTask<FullMachine>, member: JoiningMember) {
     let number = member.number;
     task.obey(MemberOrder::Join(name(), member));
@@ -71,7 +71,7 @@ async fn ordered(process: &AsyncChannel) -> ProcessOrder {
     process.receive().await.unwrap().unwrap().0
 }
 
-/// Whether the other end of a channel is closed after this many messages.
+/// Whether the other end of a channel is closed after at most this many messages.
 async fn is_closed(channel: Channel, messages: usize) -> bool {
     let channel = AsyncChannel::new(channel).unwrap();
     for _ in 0..messages {
@@ -106,7 +106,7 @@ async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
         let broker = left.await.unwrap().broker;
         broker.send(&ServeOrder::default(), &[]).unwrap();
         assert!(first_far.receive::<ServeOrder>().unwrap().is_some(), "the first one has left");
-        // An order that is given after both is obeyed after them.
+        // An order that is given after these two is carried out after them.
         let other = InstanceName::new("shop", "web-1").unwrap();
         assert!(group.leave(&other, (1, false)).await.is_none());
         let gone = mpsc::error::TryRecvError::Disconnected;
@@ -158,7 +158,7 @@ async fn a_process_that_a_signal_has_stopped_is_condemned_once_and_its_members_l
         let mut condemned = task.watchdog.condemned();
         let (member, broker, mut happened) = joining(1);
         join(&mut task, member).await;
-        // One that receives nothing would be reported too.
+        // A broker that receives nothing would be reported as hung, too.
         broker.receive::<ServeOrder>().unwrap().unwrap();
         task.watchdog.started(pid);
         task.heard(Some(MemberReport::ALIVE));
@@ -210,7 +210,7 @@ async fn only_the_first_process_that_serves_a_member_succeeds_another_one() {
         }
         let [joined, lost] = [MemberEvent::Joined, MemberEvent::Lost(Loss::Released)];
         assert_eq!(all, [joined, lost, joined, MemberEvent::Serving, lost, joined, lost, joined]);
-        // A report about a membership of an earlier process.
+        // This report is about a membership in an earlier process.
         task.heard(report(numbers[0], MemberState::Released));
         assert!(happened.try_recv().is_err());
     };
@@ -234,7 +234,7 @@ async fn an_order_to_leave_that_the_process_has_no_room_for_is_given_again() {
         }
         task.obey(MemberOrder::LeaveAgain(number));
         assert_eq!(ordered(&process).await, ProcessOrder::Leave { number, succeeded: true });
-        // A second order is not sent.
+        // The order is not sent a second time.
         task.obey(MemberOrder::LeaveAgain(number));
         near.send(&(), &[]).unwrap();
         process.receive::<()>().await.unwrap();
@@ -312,7 +312,7 @@ async fn a_member_whose_thread_stalls_is_served_by_another_thread_at_once() {
             panic!()
         };
         assert!(next != number && !succeeds);
-        // The end of the stalled membership does not affect the one that serves.
+        // The end of the stalled membership does not affect the later one, which serves.
         task.heard(report(number, MemberState::Released));
         let used = leno_handover::CpuUse { cpu_ms: 900, of_ms: 1000 };
         task.heard(report(number, MemberState::Used(used)));
@@ -330,7 +330,7 @@ async fn a_member_whose_thread_stalls_is_served_by_another_thread_at_once() {
     LocalSet::new().run_until(of_group).await;
 }
 
-/// The broker would otherwise be kept for as long as the thread stalls.
+/// Otherwise the broker would be kept as long as the thread stalls.
 #[tokio::test]
 async fn a_member_that_stalls_while_it_leaves_is_not_waited_for() {
     let of_group = async {
@@ -416,7 +416,8 @@ async fn a_member_whose_thread_stalls_repeatedly_is_served_again_after_longer_pa
     LocalSet::new().run_until(of_group).await;
 }
 
-/// All members of a machine joined at once, and messages of their open connections waited for the CPU behind that.
+/// Regression: all members of a machine joined at once, and messages on their open connections had to wait for a
+/// CPU.
 #[tokio::test]
 async fn members_that_other_processes_serve_join_in_turns_and_others_at_once() {
     let of_group = async {
@@ -448,7 +449,7 @@ async fn members_that_other_processes_serve_join_in_turns_and_others_at_once() {
         task.obey(received.recv().await.unwrap());
         let (second, succeeds) = joined(&process).await;
         assert!(succeeds && second > first);
-        // One that leaves before its process serves it makes room, too.
+        // A member that leaves before its process serves it also gives its turn to the next one.
         let (third, _far, _happened) = joining(4);
         task.obey(MemberOrder::Join(named("third"), third));
         let (answer, _left) = oneshot::channel();

@@ -1,7 +1,8 @@
-//! Limits which parts of a page from a pod are used, because an application in the pod may have written the page.
+//! Limits which parts of a pod's metrics page are used, because an application in the pod may have written the
+//! page.
 //!
-//! A proxy counts the requests that its own workload sends and answers. Statements about other workloads are left out,
-//! and the number and length of names are limited.
+//! A proxy counts only the requests that its own workload sends and answers. Samples about other workloads are
+//! therefore left out, and the number and length of names are limited.
 
 use std::time::Instant;
 
@@ -10,24 +11,24 @@ use super::{NamespacedName, ProxyCounters, StatInstance};
 use crate::admin::AdminReply;
 use crate::metrics::{self, Sample};
 
-/// Most edges of one proxy. Each of its workers counts 256.
+/// Most edges that are read from one proxy. Each of its workers counts 256 edges.
 pub(super) const MAX_EDGES: usize = 2_048;
-/// Most rules of routes of one proxy.
+/// Most route rules that are read from one proxy.
 pub(super) const MAX_ROUTES: usize = 1_024;
-/// Most causes of one edge or rule.
+/// Most causes that are read for one edge or rule.
 const MAX_CAUSES: usize = 64;
-/// Most bounds of durations of one edge or rule.
+/// Most bounds of the duration histogram that are read for one edge or rule.
 const MAX_BOUNDS: usize = 64;
-/// Longest label, in bytes. The longest is a route's: its kind, its namespace and its name.
+/// Longest label, in bytes. The longest label of a real proxy names a route by kind, namespace and name.
 const MAX_LABEL: usize = 400;
-/// Longest identity, as in SPIFFE.
+/// Longest identity, in bytes. SPIFFE sets the same limit.
 const MAX_IDENTITY: usize = 2_048;
 /// The name that a proxy gives to both ends of the edges beyond its own limit.
 const OTHER: &str = "other";
 
 impl ProxyCounters {
-    /// The part of a response to `/metrics` that the proxy of this instance can know itself, and how many samples were
-    /// left out. The response must have just arrived.
+    /// The part of a response to `/metrics` that the proxy of this instance can know itself, and the number of
+    /// samples that were left out. The response must have just arrived.
     ///
     /// # Errors
     /// If the response is not a page of metrics. The text gives the reason.
@@ -44,7 +45,7 @@ impl ProxyCounters {
         Ok((counters, left_out + beyond))
     }
 
-    /// Removes what exceeds the limits. Returns how much that was.
+    /// Removes entries beyond the limits. Returns how many were removed.
     fn bound(&mut self) -> u64 {
         let before = self.edges.len() + self.routes.len();
         let last = self.edges.keys().nth(MAX_EDGES).cloned();
@@ -67,8 +68,8 @@ impl ProxyCounters {
     }
 }
 
-/// Whether a sample is about this instance or about none. An edge beyond the proxy's own limit is attributed to this
-/// instance.
+/// Whether a sample is about this instance or about no instance. An edge beyond the proxy's own limit is
+/// attributed to this instance.
 fn is_believed(sample: &mut Sample, own: &StatInstance) -> bool {
     if !sample.value.is_finite() || sample.value < 0.0 {
         return false;

@@ -1,4 +1,4 @@
-//! The counts between two scrapes. A history consists of counts rather than rates.
+//! The counts between two scrapes. A history is made of these counts rather than of rates.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct MeshGrowth {
     pub detached: Vec<String>,
     /// Instances whose certificate has expired, by namespace and name.
     pub expired: Vec<NamespacedName>,
-    /// What clients have counted of each instance of workloads with several instances.
+    /// The counts of each instance, for workloads with several instances, as their clients count them.
     pub instances: Vec<InstanceGrowth>,
 }
 
@@ -71,11 +71,11 @@ pub struct EdgeGrowth {
 }
 
 impl Scrape {
-    /// Takes over from `before` what this scrape lacks: the counters of proxies that did not answer, and of edges that
-    /// a proxy no longer shows because they are idle. Otherwise all counts in their next answer would look like new
-    /// requests.
+    /// Takes over from `before` what this scrape lacks: the counters of proxies that did not answer, and the
+    /// counters of edges that a proxy no longer shows because they are idle. Otherwise, all counts in the next
+    /// answer of such a proxy would look like new requests.
     pub fn remember(&mut self, before: &Self) {
-        // A proxy that starts during the observation has counted nothing before it.
+        // A proxy that starts during the observation has no earlier counts.
         self.unknown.retain(|name| before.unknown.contains(name));
         for instance in &self.instances {
             let name = (instance.namespace.clone(), instance.name.clone());
@@ -90,7 +90,7 @@ impl Scrape {
                 expired: false,
                 state: ProxyState::default(),
             });
-            // Edges that are counted now are kept before idle ones, which the proxy forgets, too.
+            // Edges in the new answer are kept before idle ones, because the proxy drops idle edges as well.
             for (ends, counts) in &earlier.edges {
                 if now.edges.len() >= MAX_EDGES {
                     break;
@@ -106,7 +106,7 @@ impl Scrape {
         }
     }
 
-    /// What clients have counted of each instance of workloads with several instances.
+    /// The counts of each instance, for workloads with several instances, as their clients count them.
     fn grown_instances(&self, before: &Self) -> Vec<InstanceGrowth> {
         let workload = |one: &StatInstance| (one.namespace.clone(), one.workload.clone());
         let mut numbers: BTreeMap<NamespacedName, usize> = BTreeMap::new();

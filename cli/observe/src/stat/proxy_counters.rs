@@ -1,5 +1,4 @@
-//! The counters of one proxy, reduced to those that a report needs, because a mesh has thousands of
-//! proxies.
+//! The counters of one proxy. Only those that a report needs are kept, because a mesh has thousands of proxies.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -11,50 +10,51 @@ use crate::metrics::{self, CumulativeHistogram, Sample};
 use super::proxy_state::ProxyState;
 use super::routes::{self, RouteName};
 
-/// Counter of requests, by edge and status.
+/// The counter of requests, by edge and status.
 pub(super) const REQUESTS: &str = "leno_requests_total";
-/// gRPC calls, by edge and grpc-status.
+/// The counter of gRPC calls, by edge and grpc-status.
 pub(super) const GRPC: &str = "leno_grpc_responses_total";
-/// Durations of these requests, by edge.
+/// The histogram of the durations of these requests, by edge.
 pub(super) const DURATIONS: &str = "leno_request_duration_seconds_bucket";
-/// Opaque connections open now, by edge.
+/// The gauge of opaque connections that are open, by edge.
 const OPEN: &str = "leno_tcp_open_connections";
-/// Opaque connections opened, by edge.
+/// The counter of opaque connections that were opened, by edge.
 const OPENED: &str = "leno_tcp_open_total";
-/// Bytes of opaque connections, by edge: from the client, and to it.
+/// The counters of bytes of opaque connections, by edge: from the client, and to the client.
 const READ: &str = "leno_tcp_read_bytes_total";
 const WRITTEN: &str = "leno_tcp_written_bytes_total";
-/// Connections to a server that could not be made, by edge.
+/// The counter of failed attempts to connect to a server, by edge.
 const UNCONNECTED: &str = "leno_connect_failures_total";
-/// Retries, by edge.
+/// The counter of retries, by edge.
 pub(super) const RETRIES: &str = "leno_retries_total";
-/// Requests and connections that the mesh itself failed, by edge and cause.
+/// The counter of requests and connections that the mesh itself failed, by edge and cause.
 pub(super) const ERRORS: &str = "leno_errors_total";
-/// Workers that eject the endpoint now, by edge and reason.
+/// The gauge of workers that eject the endpoint, by edge and reason.
 const EJECTED: &str = "leno_endpoint_ejected";
-/// The name of a server that the client's proxy did not look up, because it refused the connection at once.
+/// The name of a server that the client's proxy did not look up, because the proxy refused the connection at once.
 const UNKNOWN: &str = "(unknown)";
-/// Connections that a proxy refused or delayed before it knew their other end, with the cause that a report shows.
+/// The metrics of connections that a proxy refused or delayed before it knew their other end, each with the cause
+/// that a report shows.
 const REFUSED: [(&str, &str); 4] = [
     ("leno_plaintext_refused_total", "plaintext-refused"),
     ("leno_unresolved_refused_total", "unresolved"),
-    // Delayed connections, which were served in the end.
+    // These connections were only delayed, and served in the end.
     ("leno_connections_slowed_total", "connections-slowed"),
-    // The cause is the label `reason`.
+    // The label `reason` contains the cause.
     ("leno_connections_refused_total", ""),
 ];
-/// When the proxy's certificate expires, in seconds since 1970.
+/// The metric that states when the proxy's certificate expires, in seconds since 1970.
 pub(super) const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
-/// The identity that the proxy proves, as a label.
+/// The metric whose label is the identity that the proxy proves.
 pub(crate) const IDENTITY: &str = "leno_identity_info";
-/// Whether the control plane is connected.
+/// The metric that states whether the control plane is connected.
 pub(super) const CONNECTED: &str = "leno_discovery_connected";
 /// All families that are counted by edge.
 pub(super) const KNOWN: [&str; 11] =
     [REQUESTS, GRPC, DURATIONS, OPEN, OPENED, READ, WRITTEN, UNCONNECTED, RETRIES, ERRORS, EJECTED];
 
-/// The families of edges and rules that only grow, as a Prometheus records them. Connections that were refused before
-/// their other end was known are not included, because their samples name neither end.
+/// The families of edges and rules that only grow, as a Prometheus server records them. Connections that were
+/// refused before their other end was known are not included, because their samples name neither end.
 pub(crate) const COUNTERS: [&str; 14] = [
     REQUESTS,
     GRPC,
@@ -74,7 +74,7 @@ pub(crate) const COUNTERS: [&str; 14] = [
 /// The families that may shrink.
 pub(crate) const GAUGES: [&str; 2] = [OPEN, EJECTED];
 
-/// The status of a request that its client abandoned before there was a response.
+/// The status that is counted for a request whose client abandoned it before a response began.
 const GIVEN_UP: &str = "499";
 /// The cause of requests and connections that an authorization policy denies.
 pub const DENIED: &str = "authorization-denied";
@@ -83,7 +83,7 @@ pub const DENIED: &str = "authorization-denied";
 /// below 500.
 const GRPC_FAILED: [&str; 5] = ["2", "4", "13", "14", "15"];
 
-/// Namespace and name: of an instance, or of a workload.
+/// A namespace and the name of an instance or workload in it.
 pub type NamespacedName = (String, String);
 
 /// The counters of one proxy at the time of its answer.
@@ -91,7 +91,7 @@ pub type NamespacedName = (String, String);
 pub struct ProxyCounters {
     pub(super) at: Instant,
     pub(super) edges: BTreeMap<EdgeEnds, PairCounts>,
-    /// Requests of its workload that followed rules of routes.
+    /// The requests of its workload that followed route rules.
     pub(super) routes: BTreeMap<RouteName, PairCounts>,
     /// The identity that it proves, if it has one.
     pub(super) identity: Option<String>,
@@ -101,14 +101,14 @@ pub struct ProxyCounters {
     pub(super) detached: bool,
     /// Whether its certificate has expired.
     pub(super) expired: bool,
-    /// What it reports about itself.
+    /// The state that it reports about itself.
     pub(super) state: ProxyState,
 }
 
 /// The client and the server of a counter, as the proxy names them: instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EdgeEnds {
-    /// Whether the server's side has counted.
+    /// Whether the server's side counted.
     pub(super) inbound: bool,
     pub(super) client: NamespacedName,
     pub(super) server: NamespacedName,
@@ -121,10 +121,10 @@ pub(super) struct EdgeEnds {
 pub struct PairCounts {
     /// Requests by the class of their status. The first class is 1xx; it also contains invalid statuses.
     pub classes: [f64; 5],
-    /// Requests among them that the client abandoned before there was a response. They are counted as 4xx.
+    /// How many of these requests the client abandoned before a response began. They are counted as 4xx.
     pub given_up: f64,
-    /// gRPC calls that ended with a status of the server's failure. If the mesh itself answered a call, the call is
-    /// also in `classes`, with the corresponding HTTP status.
+    /// gRPC calls that ended with a status that is the server's failure. If the mesh itself answered a call, the
+    /// call is also in `classes`, with the corresponding HTTP status.
     pub grpc_failed: f64,
     /// Durations of the requests.
     pub durations: CumulativeHistogram,
@@ -138,7 +138,7 @@ pub struct PairCounts {
     pub written_bytes: f64,
     /// Connections to the server that could not be made.
     pub connect_failures: f64,
-    /// Retries of requests and of connections.
+    /// Retries of requests and of attempts to connect.
     pub retries: f64,
     /// Workers that eject the endpoint now.
     pub ejected: f64,
@@ -201,7 +201,7 @@ fn refused(sample: &Sample) -> Option<(EdgeEnds, String)> {
 }
 
 impl ProxyCounters {
-    /// The same counters, with the name of the proxy's instance as its end of refused connections.
+    /// The same counters, with the name of the proxy's instance as the proxy's own end of refused connections.
     pub(super) fn owned_by(mut self, own: &NamespacedName) -> Self {
         for inbound in [false, true] {
             let unknown = EdgeEnds { inbound, ..EdgeEnds::default() };
@@ -301,7 +301,7 @@ impl PairCounts {
         }
     }
 
-    /// Adds all counts of another.
+    /// Adds all counts of `other`.
     pub fn add(&mut self, other: &Self) {
         for (own, more) in self.fields().into_iter().zip(other.values()) {
             *own += more;
@@ -314,7 +314,7 @@ impl PairCounts {
         }
     }
 
-    /// The increase of the counters, and the present gauges. A counter below its previous value was
+    /// The increase of the counters, and the present values of the gauges. A counter below its previous value was
     /// reset when its proxy restarted.
     pub(super) fn since(&self, before: &Self) -> Self {
         let mut grown = self.clone();
@@ -380,14 +380,14 @@ impl PairCounts {
         ]
     }
 
-    /// Whether something reached a server. Requests that the mesh itself failed did not.
+    /// Whether any request or connection reached a server. Requests that the mesh itself failed did not.
     pub(super) fn passed(&self) -> bool {
         let errors: f64 = self.causes.values().sum();
         let errors = errors - self.denied() - self.given_up;
         self.requests() > errors || self.tcp_open > 0.0 || self.tcp_bytes() > 0.0
     }
 
-    /// Whether there was traffic or an attempt at it, or connections are open.
+    /// Whether there was traffic or an attempt to send some, or connections are open.
     pub(super) fn any(&self) -> bool {
         self.requests() > 0.0 || self.tcp_open > 0.0 || self.tcp_bytes() > 0.0
     }

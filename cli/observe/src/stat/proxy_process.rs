@@ -10,24 +10,24 @@ pub struct ProxyProcess {
     /// In node mode, which instances share the process: `workload`, `service-account`, `namespace` or `node`. `None`
     /// for a sidecar.
     share: Option<String>,
-    /// The group of instances that share it, if that is known.
+    /// The group of instances that share the process, if the group is known.
     group: Option<String>,
-    /// Whether it belongs to this instance alone while the instance is busy.
+    /// Whether the process belongs to this instance alone, which it does while the instance is busy.
     promoted: bool,
 }
 
-/// Instances of a workload whose proxies run in the same way; if they are shared, in the same process.
+/// Instances of a workload whose proxies run in the same way. Proxies that share a process are in the same report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessReport {
     /// `sidecar` or `node`.
     pub mode: &'static str,
     /// In node mode, which instances share the process.
     pub share: Option<String>,
-    /// In node mode, the group of instances that share it; `None` if that is not known.
+    /// In node mode, the group of instances that share the process; `None` if the group is not known.
     pub group: Option<String>,
-    /// Whether it belongs to this instance alone while the instance is busy.
+    /// Whether the process belongs to this instance alone, which it does while the instance is busy.
     pub promoted: bool,
-    /// How many instances there are.
+    /// The number of these instances.
     pub instances: usize,
 }
 
@@ -44,7 +44,7 @@ impl ProxyProcess {
         Self { share: Some(share.to_owned()), group: None, promoted: false }
     }
 
-    /// The process of a group, whose name begins with the kind of sharing: `namespace.shop`.
+    /// The process of a group. The group's name begins with the kind of sharing: `namespace.shop`.
     #[must_use]
     pub fn of_group(group: &str, promoted: bool) -> Self {
         let share = group.split('.').next().unwrap_or_default().to_owned();

@@ -10,59 +10,60 @@ use super::proxy_counters::{CONNECTED, EXPIRATION, IDENTITY};
 use super::{NamespacedName, Scrape};
 use crate::metrics::Sample;
 
-/// The metric with decisions by policy.
+/// The metric that counts decisions, by policy.
 const DECISIONS: &str = "leno_authorization_total";
-/// The maximum number of pairs of policy and decision that are read from one proxy. A worker of a proxy counts as many
-/// pairs separately (`leno_telemetry::MAX_AUTHORIZATION_POLICIES`).
+/// The maximum number of pairs of policy and decision that are read from one proxy. Each worker of a proxy counts
+/// at most this many pairs separately (`leno_telemetry::MAX_AUTHORIZATION_POLICIES`).
 const MAX_DECISIONS: usize = 256;
-/// The maximum number of bytes of all these names. With [`MAX_DECISIONS`] pairs, 64 bytes are left for each.
+/// The maximum number of bytes of the names in all these pairs. With [`MAX_DECISIONS`] pairs, each pair has 64
+/// bytes on average.
 const MAX_DECISION_BYTES: usize = 16 * 1024;
-/// The start of the year 10000, in seconds since 1970. X.509 cannot express a later end of a certificate, so such an
-/// end does not come from a proxy.
+/// The start of the year 10000, in seconds since 1970. An X.509 certificate cannot end later, so a value from here
+/// on does not come from a proxy.
 const NO_CERTIFICATE_S: u64 = 253_402_300_800;
 
 /// What a proxy reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProxyState {
-    /// Whether the control plane is connected; `None` if the proxy has none.
+    /// Whether the control plane is connected; `None` if the proxy uses no control plane.
     pub connected: Option<bool>,
-    /// The least age of its configuration, in seconds: the time since the control plane last answered, and 0 while it
-    /// is connected.
+    /// The least possible age of its configuration, in seconds: the time since the control plane last answered,
+    /// and 0 while the control plane is connected.
     pub configuration_age_s: f64,
-    /// Services and workloads that it has received.
+    /// The number of services and workloads that it has received.
     pub resources: u64,
-    /// Responses of the control plane that it has rejected.
+    /// The number of responses of the control plane that it has rejected.
     pub rejected: u64,
     /// The identity that it proves.
     pub identity: Option<String>,
     /// When its certificate expires, in seconds since 1970.
     pub certificate_ends_s: Option<u64>,
-    /// Accepted connections that are open.
+    /// The number of accepted connections that are open.
     pub connections: u64,
-    /// The largest number of connections that it keeps open.
+    /// The largest number of connections that it keeps open at once.
     pub max_connections: u64,
     /// Memory that buffers and connections use, in bytes, by the proxy's own accounting.
     pub memory_bytes: u64,
-    /// Memory that they may use, in bytes.
+    /// The memory that buffers and connections may use, in bytes.
     pub memory_budget_bytes: u64,
-    /// The number of decisions since the proxy started, by policy (`shop/web`, `default`) and decision. Shared, because
-    /// several scrapes and answers hold copies of the report.
+    /// The number of decisions since the proxy started, by policy (`shop/web`, `default`) and decision. An `Arc`,
+    /// because several scrapes and answers hold copies of the report.
     #[serde(skip)]
     pub decisions: Arc<BTreeMap<(String, String), u64>>,
 }
 
-/// The proxy of an instance.
+/// The report on the proxy of an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProxyReport {
     /// The namespace of the instance.
     pub namespace: String,
     /// The workload of the instance.
     pub workload: String,
-    /// The instance.
+    /// The name of the instance.
     pub instance: String,
     /// Whether the instance is ready for traffic.
     pub ready: bool,
-    /// Why the proxy did not answer, if it did not.
+    /// Why the proxy did not answer; `None` if it answered.
     pub silent: Option<String>,
     /// What it reported; `None` if it did not answer.
     pub state: Option<ProxyState>,
@@ -75,7 +76,7 @@ impl ProxyState {
         let (mut decisions, mut bytes) = (BTreeMap::new(), 0);
         for sample in samples {
             let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
-            // The cast of a float saturates.
+            // The cast of a float to an integer saturates.
             let count = sample.value as u64;
             match sample.name.as_str() {
                 CONNECTED => state.connected = Some(sample.value != 0.0),

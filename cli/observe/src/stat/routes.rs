@@ -1,4 +1,4 @@
-//! The requests that clients send to services with routes, by the rule that they follow.
+//! Counts the requests that clients send to services with routes, by the rule that each request follows.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::proxy_counters::{DURATIONS, ERRORS, GRPC, REQUESTS, RETRIES};
 use super::{GoldenSignals, NamespacedName, PairCounts, ProxyCounters, Scrape, StatReport, Total};
 use crate::metrics::Sample;
 
-/// The families of a route's rule, each with the family of an edge that counts the same.
+/// The metric families of route rules, each with the edge family that counts the same thing.
 const FAMILIES: [(&str, &str); 5] = [
     ("leno_route_requests_total", REQUESTS),
     ("leno_route_grpc_responses_total", GRPC),
@@ -17,14 +17,14 @@ const FAMILIES: [(&str, &str); 5] = [
     ("leno_route_request_duration_seconds_bucket", DURATIONS),
 ];
 
-/// A service, and a rule of a route that is attached to it.
+/// A service, and one rule of a route that is attached to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteName {
     /// Namespace and name of the service.
     pub service: NamespacedName,
-    /// The route, `HTTPRoute shop/cart`. Empty for requests that match no rule.
+    /// The route, such as `HTTPRoute shop/cart`. Empty for requests that match no rule.
     pub route: String,
-    /// The name of the rule, or its place in the route. Empty for requests that match no rule.
+    /// The name of the rule, or its position in the route. Empty for requests that match no rule.
     pub rule: String,
 }
 
@@ -35,11 +35,11 @@ pub struct RouteReport {
     pub namespace: String,
     /// The service that clients called.
     pub service: String,
-    /// The route, `HTTPRoute shop/cart`. Empty for requests that match no rule.
+    /// The route, such as `HTTPRoute shop/cart`. Empty for requests that match no rule.
     pub route: String,
-    /// The name of the rule, or its place in the route. Empty for requests that match no rule.
+    /// The name of the rule, or its position in the route. Empty for requests that match no rule.
     pub rule: String,
-    /// Its requests, as the proxies of clients count them.
+    /// The signals of these requests, as the proxies of clients count them.
     #[serde(flatten)]
     pub signals: GoldenSignals,
 }
@@ -60,7 +60,7 @@ impl RouteReport {
     }
 }
 
-/// The rule in a sample's labels, and the family of an edge that counts the same. `None` for other metrics.
+/// The rule in a sample's labels, and the edge family that counts the same thing. `None` for other metrics.
 pub(super) fn of(sample: &Sample) -> Option<(RouteName, &'static str)> {
     let (_, family) = FAMILIES.iter().find(|(name, _)| *name == sample.name)?;
     let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
@@ -68,7 +68,7 @@ pub(super) fn of(sample: &Sample) -> Option<(RouteName, &'static str)> {
     Some((RouteName { service, route: label("route"), rule: label("rule") }, family))
 }
 
-/// The sums of all clients.
+/// The increase of the counts of each rule, summed over all clients.
 pub(super) fn grown(now: &Scrape, before: &Scrape) -> BTreeMap<RouteName, Total> {
     let mut routes: BTreeMap<RouteName, Total> = BTreeMap::new();
     for (name, sum, seconds) in now.increases_of(before, |one: &ProxyCounters| &one.routes) {

@@ -13,7 +13,8 @@ fn instances() -> Vec<StatInstance> {
     vec![instance("cart", 0), instance("cart", 1), instance("web", 0)]
 }
 
-/// The answers of the instances, in order, each some seconds after `begin`: metrics, or no answer.
+/// A scrape of the answers of the instances, in order. Each answer is the seconds after `begin`, and the metrics,
+/// or `None` if the instance did not answer.
 fn scrape(begin: Instant, answered: &[(u64, Option<&str>)]) -> Scrape {
     let answer = |(seconds, text): &(u64, Option<&str>)| {
         let text = text.ok_or_else(|| "nothing".to_owned())?;
@@ -81,7 +82,7 @@ fn a_client_without_identity_has_an_edge_of_its_own() {
     assert_eq!(report.edges[0].client, UNMESHED);
     assert_eq!(report.edges[0].signals.mtls, Some(false));
 
-    // Not if it was a meshed client under disabled mTLS, which has counted the requests itself.
+    // If the client is meshed but mTLS is disabled, its proxy has counted the requests itself.
     let labels = edge("outbound", "web-0", "cart-0", false);
     let text = text + &format!("leno_requests_total{{{labels},status=\"200\"}} 20\n");
     let report = over_ten_seconds(&text);
@@ -238,7 +239,7 @@ fn the_first_counts_of_a_mesh_are_new() {
     let text = format!("leno_requests_total{{{labels},status=\"500\"}} 20\n");
     let begin = Instant::now();
     let beginning = Scrape::beginning("default", begin);
-    // The proxy is there and does not answer yet.
+    // The proxy exists but does not answer yet.
     let mut starting = scrape(begin, &[(1, Some("")), (1, Some("")), (1, None)]);
     starting.remember(&beginning);
     let now = scrape(begin, &[(6, Some("")), (6, Some("")), (6, Some(&text))]);
@@ -281,7 +282,7 @@ fn calls_fail_by_their_grpc_status() {
     for good in ["0", "3", "5", "7", "8", "16"] {
         assert_eq!(success(good, 0), Some(1.0), "{good}");
     }
-    // What the mesh answers itself has both statuses, and is one failure.
+    // A call that the mesh itself answers has both an HTTP status and a grpc-status, and counts as one failure.
     assert_eq!(success("14", 4), Some(0.0));
 }
 
@@ -303,7 +304,7 @@ fn attempts_that_reach_no_server_are_not_in_plaintext() {
     assert_eq!((edge.signals.mtls, edge.signals.success_rate), (Some(true), Some(0.0)));
 }
 
-/// What a client's proxy says of a rule of a route.
+/// The metrics of a client's proxy about one route rule.
 fn rule(name: &str, good: u32, failed: u32) -> String {
     let labels = format!(
         "service=\"cart\",service_namespace=\"shop\",route=\"HTTPRoute shop/cart\",rule=\"{name}\""
@@ -335,7 +336,7 @@ fn a_rule_of_a_route_is_the_sum_of_its_clients() {
     assert_eq!(now.growth(&before).routes[0].counts.requests(), 100.0);
     assert_eq!(report.of_namespace("bank").routes, []);
 
-    // A proxy that does not show an idle rule does not begin it again.
+    // A proxy that omits an idle rule does not start its counters at zero again.
     let mut idle = scrape(begin, &[(20, Some("")), (20, Some("")), (20, Some(""))]);
     idle.remember(&now);
     let last = scrape(begin, &[(30, Some(&one)), (30, Some(&two)), (30, Some(""))]);

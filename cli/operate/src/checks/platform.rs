@@ -1,4 +1,4 @@
-//! Finds peculiarities of a cluster because of which Leno or the cluster needs a certain configuration.
+//! Finds properties of a cluster that require a particular configuration of Leno or of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use leno_kube::{Api, Client};
 use crate::Error;
 use crate::objects::is_absent;
 
-/// Nodes that are read. All nodes of a cluster usually run the same distribution.
+/// Most nodes that are read. All nodes of a cluster usually run the same distribution.
 const NODES: u32 = 20;
-/// Where Cilium keeps its configuration.
+/// The namespace and name of the ConfigMap with Cilium's configuration.
 const CILIUM: (&str, &str) = ("kube-system", "cilium-config");
 /// The API group of OpenShift's rules for what pods may do.
 const OPENSHIFT: &str = "security.openshift.io";
-/// The page with more details.
+/// The page of the documentation with more details.
 const PAGE: &str = "docs/guide/platforms.md";
 
-/// A check of a peculiarity of the cluster.
+/// A check of one property of the cluster.
 pub(super) fn check(subject: &str) -> Check {
     Check::new(subject, "Does something particular about this cluster need a setting?")
 }
@@ -33,8 +33,8 @@ struct Platform {
     nodes: Vec<Node>,
 }
 
-/// What has to be done before Leno works in this cluster with these values of the installation. Empty if the cluster
-/// has no peculiarities.
+/// What must be done before Leno works in this cluster with these values of the installation. Empty if nothing is
+/// necessary.
 pub(super) async fn platform(
     client: &Client,
     namespace: &str,

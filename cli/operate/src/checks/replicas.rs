@@ -1,4 +1,4 @@
-//! What the replicas of the control plane report in conditions of their pods.
+//! Checks what the replicas of the control plane report in the conditions of their pods.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use leno_checks::{Check, CheckResult};
@@ -9,8 +9,8 @@ use leno_resources::KINDS_CONDITION;
 use crate::Error;
 use crate::removal::CONTROLLER;
 
-/// A condition and its output: the check, the text if the condition is true, and the beginning of the text if it is
-/// false.
+/// A condition of a pod and its output: the check, the text if the condition is true, and the beginning of the
+/// text if it is false.
 struct ConditionCheck {
     condition: &'static str,
     subject: &'static str,
@@ -28,7 +28,7 @@ const ALL: [ConditionCheck; 2] = [
         bad: "objects of some kinds have no effect",
     },
     ConditionCheck {
-        // The type of condition that `leno-cluster` writes.
+        // The type of a condition that `leno-cluster` writes.
         condition: "leno.dev/PoliciesEnforced",
         subject: "policies",
         asks: "Do the proxies enforce every policy?",
@@ -37,7 +37,7 @@ const ALL: [ConditionCheck; 2] = [
     },
 ];
 
-/// The first check. It is used for an error that concerns all.
+/// The first check. An error that concerns all checks is reported under its name.
 pub(super) fn check() -> Check {
     ALL[0].check()
 }
@@ -48,8 +48,8 @@ impl ConditionCheck {
     }
 }
 
-/// Checks what the replicas report. A condition that no replica has, for example because all have just started, is left
-/// out.
+/// Checks what the replicas report. A condition that no replica has is left out, for example because all replicas
+/// have just started.
 pub(super) async fn replicas(client: &Client, namespace: &str) -> Result<Vec<CheckResult>, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
@@ -65,7 +65,7 @@ fn finding(said: &ConditionCheck, pods: &[Pod]) -> Option<CheckResult> {
         .filter(|condition| condition.status == "False")
         .filter_map(|condition| condition.message.as_deref())
         .collect();
-    // Replicas have the same rights, and mostly report the same.
+    // All replicas have the same rights, so most of their reports are equal.
     failing.sort_unstable();
     failing.dedup();
     if conditions.is_empty() {

@@ -1,5 +1,4 @@
-//! The rights that a removal needs. They are checked first, so that no removal stops halfway for
-//! lack of one.
+//! The rights that a removal needs. All are checked first, so that no removal stops halfway for lack of a right.
 
 use leno_charts::INSTALLED;
 use leno_kube::RequiredRight;
@@ -8,7 +7,7 @@ use leno_kube::api::{ApiResource, GroupVersionKind};
 use super::{AGENT, CONTROLLER, ROOTS};
 use crate::objects::ObjectReference;
 
-/// The rights for all requests of a removal: for these objects, and for its other actions.
+/// The rights for all requests of a removal: those for these objects, and those for its other actions.
 pub(super) fn all<'a>(
     namespace: &str,
     gone: impl Iterator<Item = &'a ObjectReference>,
@@ -41,7 +40,7 @@ pub(super) fn all<'a>(
     needs
 }
 
-/// The rights to apply objects: to create or to change each.
+/// The rights to apply these objects: to create each object or to change it.
 pub(super) fn applied<'a>(made: impl Iterator<Item = &'a ObjectReference>) -> Vec<RequiredRight> {
     let verbs = |one: &'a ObjectReference| ["create", "patch"].map(|verb| to(verb, one));
     made.flat_map(verbs).collect()

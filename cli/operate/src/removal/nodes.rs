@@ -1,5 +1,5 @@
-//! Cleans all nodes at the same time. On each node the agent ends, then a pod removes what the
-//! agent has set up.
+//! Cleans all nodes at the same time. On each node, the agent ends first; then a pod removes what the agent has
+//! set up.
 //!
 //! ```text
 //!  not ready ─────────────────────────────────────────────► left
@@ -20,30 +20,31 @@ use crate::pods::{phase, unstartable};
 use crate::proxy_removal::ProxyRemoval;
 use crate::{AGENTS, Error};
 
-/// What each node adds to the limit of a step: a cluster's controllers delete and create 20 pods a second or more.
+/// How much each node adds to the limit of a step: the controllers of a cluster delete and create at least 20 pods
+/// a second.
 const EACH_NODE: Duration = Duration::from_millis(50);
 
-/// Longest wait for one step on so many nodes.
+/// Longest wait for one step on this many nodes.
 fn limit(nodes: usize) -> Duration {
     NODE_LIMIT.saturating_add(EACH_NODE.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)))
 }
 
-/// The operations on nodes.
+/// The operations on nodes that [`clean`] uses.
 pub(super) trait Cleaner {
-    /// Checks that the removal may go on.
+    /// Checks that the removal may continue.
     async fn holds(&self) -> Result<(), Error>;
     /// The nodes that have a pod of the agent.
     async fn agents(&self) -> Result<BTreeSet<String>, Error>;
     /// Creates the pod that cleans a node, unless it exists.
     async fn start(&self, node: &str) -> Result<(), Error>;
-    /// The phases of these pods, by node.
+    /// The phases of the cleaning pods, by node.
     async fn phases(&self) -> Result<BTreeMap<String, String>, Error>;
 }
 
 /// Cleans nodes, and reports the result for each.
 ///
 /// # Errors
-/// The API server does not answer, or the removal may not go on.
+/// The API server does not answer, or the removal may not continue.
 pub(super) async fn clean(
     nodes: &[Node],
     on_nodes: &impl Cleaner,
@@ -58,7 +59,7 @@ pub(super) async fn clean(
     let limit = limit(nodes.len());
     let mut until = Instant::now() + limit;
     while !waiting.is_empty() {
-        // After the deadline, query once more before giving up.
+        // After the deadline, the state is queried once more before giving up.
         let late = Instant::now() >= until;
         on_nodes.holds().await?;
         let agents = on_nodes.agents().await?;
@@ -97,8 +98,8 @@ pub(super) async fn clean(
     Ok(())
 }
 
-/// Reports the nodes that are clean. Creates the pods of the others again if another client has
-/// deleted them. Returns the phases of the pods.
+/// Reports the nodes that are clean. Creates the pods of the other nodes again if another client has deleted them.
+/// Returns the phases of the pods.
 async fn finish(
     begun: &mut BTreeSet<String>,
     on_nodes: &impl Cleaner,
@@ -110,7 +111,7 @@ async fn finish(
     let phases = on_nodes.phases().await?;
     let is_clean = |node: &String| phases.get(node).is_some_and(|phase| phase == "Succeeded");
     begun.extract_if(.., |node| is_clean(node)).for_each(|node| say(RemovalReport::Node(node)));
-    // A removal that has not yet noticed that this one replaced it deletes the pods.
+    // An earlier removal that has not yet noticed that this one replaced it may delete the pods.
     let missing: Vec<String> = begun.extract_if(.., |node| !phases.contains_key(node)).collect();
     for node in missing {
         on_nodes.holds().await?;
@@ -162,7 +163,7 @@ impl Cleaner for ClusterNodes<'_> {
         let pod = Pod { metadata, spec: Some(spec), status: None };
         match self.removal.pods().create(&PostParams::default(), &pod).await {
             Ok(_) => Ok(()),
-            // It belongs to another removal that this one has replaced; it does the same.
+            // The pod belongs to a removal that this one has replaced, and does the same.
             Err(leno_kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(Error::api(format!("create Pod {name}"))(error)),
         }
@@ -188,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// Nodes whose agents or pods never end if the node's name says so.
+    /// Nodes for a test. Those whose names say so have agents or pods that never end.
     #[derive(Default)]
     struct Nodes {
         made: RefCell<BTreeSet<String>>,

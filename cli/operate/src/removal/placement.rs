@@ -1,11 +1,11 @@
-//! Which nodes agents may have run on, according to the labels that their pods require.
+//! Finds the nodes on which agents may have run, from the labels that the agents' pods require.
 //!
 //! Taints are ignored: a node that was tainted later may have had an agent before.
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 use leno_kube::ResourceExt as _;
 
-/// Whether a pod with this specification may run on a node, because of its node selector and its required affinity.
+/// Whether the node selector and the required affinity of this specification allow its pod to run on a node.
 pub(super) fn may_run(pod: &PodSpec, node: &Node) -> bool {
     let selected = pod.node_selector.iter().flatten();
     let mut selected = selected.map(|(key, value)| node.labels().get(key) == Some(value));

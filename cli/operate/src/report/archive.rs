@@ -14,25 +14,27 @@ use serde_json::Value;
 use super::object::cleaned;
 use super::scrub::scrubbed;
 
-/// Most bytes of all files before compression, because a report is sent by mail and read by people.
+/// Most bytes of all files before compression. The limit is low because a report is sent by mail and read by
+/// people.
 const MAX_BYTES: usize = 128 << 20;
-/// Only the user who creates the file may read it.
+/// The mode of the file: only the user who creates it may read it.
 const MODE: u32 = 0o600;
 
-/// An archive that is being written. Every file is scrubbed here, so that none can bypass it.
+/// An archive that is being written. The archive itself removes secrets from every file, so that no file can
+/// bypass it.
 pub struct Archive {
     tar: tar::Builder<GzEncoder<File>>,
-    /// The prefix of all names.
+    /// The folder in the archive that contains all files.
     folder: String,
     made: u64,
     bytes: usize,
 }
 
 impl Archive {
-    /// Creates a new file, which must not exist. Its name is that of the folder in it.
+    /// Creates a new file, which must not exist. The folder in the archive has the same name as the file.
     ///
     /// # Errors
-    /// When the file exists or cannot be created.
+    /// The file exists or cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
         let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -40,27 +42,27 @@ impl Archive {
         Ok(Self { tar, folder: folder(path), made, bytes: 0 })
     }
 
-    /// Adds a text; returns whether there was room.
+    /// Adds a text; returns whether there was space for it.
     ///
     /// # Errors
-    /// When the archive cannot be written.
+    /// The archive cannot be written.
     pub fn text(&mut self, name: &str, text: &str) -> io::Result<bool> {
         self.add(name, scrubbed(text).as_bytes())
     }
 
-    /// Adds objects of a mesh; returns whether there was room.
+    /// Adds objects of a mesh; returns whether there was space for them.
     ///
     /// # Errors
-    /// When the archive cannot be written.
+    /// The archive cannot be written.
     pub fn objects(&mut self, name: &str, objects: Vec<Value>) -> io::Result<bool> {
         let all: Vec<Value> = objects.into_iter().map(cleaned).collect();
         self.add(name, &serde_json::to_vec_pretty(&all)?)
     }
 
-    /// Adds a value that this program has computed; returns whether there was room.
+    /// Adds a value that this program has computed; returns whether there was space for it.
     ///
     /// # Errors
-    /// When the archive cannot be written.
+    /// The archive cannot be written.
     pub fn found(&mut self, name: &str, value: &impl Serialize) -> io::Result<bool> {
         self.text(name, &serde_json::to_string_pretty(value)?)
     }
@@ -68,7 +70,7 @@ impl Archive {
     /// Writes the end of the archive.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The archive cannot be written.
     pub fn finish(self) -> io::Result<()> {
         self.tar.into_inner()?.finish()?.sync_all()
     }
@@ -88,7 +90,7 @@ impl Archive {
     }
 }
 
-/// The folder that contains all files once unpacked.
+/// The folder that contains all files after the archive is unpacked.
 fn folder(file: &Path) -> String {
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let name = name.trim_end_matches(".tar.gz").trim_end_matches(".tgz");

@@ -1,5 +1,4 @@
-//! Reads everything for a report. If something cannot be read, that is noted, and the rest is still
-//! read.
+//! Reads everything for a report. If something cannot be read, the report notes that, and the rest is still read.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,19 +23,19 @@ use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{all, name, phase, statuses};
 use crate::{Error, namespaces};
 
-/// Logs read at the same time.
+/// How many logs are read at the same time.
 const AT_ONCE: usize = 8;
-/// Most lines of one log, its newest: some hours for a component without problems.
+/// Most lines that are read of one log; the newest are read. A component without problems writes this many in some
+/// hours.
 const LOG_LINES: i64 = 2_000;
-/// Longest wait for one log: 2,000 lines of the greatest length that a container runtime writes are
-/// 32 MiB.
+/// Longest wait for one log: 2,000 lines of the greatest length that a container runtime writes are 32 MiB.
 const LOG_BOUND: Duration = Duration::from_secs(30);
-/// Most objects of one kind.
+/// Most objects of one kind that are included.
 const MAX_OBJECTS: usize = 2_000;
-/// Most events of one namespace; Kubernetes keeps them for an hour.
+/// Most events of one namespace that are included; Kubernetes keeps events for an hour.
 const MAX_EVENTS: u32 = 500;
-/// The parts of the control plane by the names of their pods, with the ports of their admin servers. The proxies of
-/// node mode have no such port: they listen only in the network namespaces of pods.
+/// The parts of the control plane by the names of their pods, each with the port of its admin server. The proxies
+/// of node mode have no such port, because they listen only in the network namespaces of pods.
 const PARTS: [(&str, Option<u16>); 3] = [
     ("leno-controller", Some(ports::ADMIN)),
     ("leno-agent", Some(ports::AGENT_ADMIN)),
@@ -56,7 +55,7 @@ const INSTALLED: [(&str, &str); 9] = [
     ("coordination.k8s.io/v1", "Lease"),
     ("policy/v1", "PodDisruptionBudget"),
 ];
-/// Its cluster-scoped objects: API version, kind and prefix of the name.
+/// The cluster-scoped objects of an installation: API version, kind and prefix of the name.
 const OF_THE_CLUSTER: [(&str, &str, &str); 4] = [
     ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "leno-"),
     ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "leno-"),
@@ -67,9 +66,9 @@ const OF_THE_CLUSTER: [(&str, &str, &str); 4] = [
 /// The namespaces and pods that the report covers.
 pub(super) struct ReportCoverage {
     pub(super) system: String,
-    /// Namespaces of workloads.
+    /// The namespaces of workloads.
     pub(super) namespaces: BTreeSet<String>,
-    /// How many pods in them have a proxy.
+    /// How many pods in these namespaces have a proxy.
     pub(super) meshed: usize,
     /// The pods with a proxy that are included.
     pub(super) proxies: Vec<Pod>,
@@ -98,7 +97,7 @@ impl ReportCoverage {
             _ => NamespaceModes::permitted(client, None).await?,
         };
         let mut proxies: Vec<Pod> = pods.into_iter().filter(|pod| modes.has_proxy(pod)).collect();
-        // Pods that are not ready come first, finished ones last.
+        // Pods that are not ready come first, and pods that have ended come last.
         let mut namespaces: BTreeSet<String> = wanted.namespaces.iter().cloned().collect();
         namespaces.extend(proxies.iter().map(|pod| name(pod).namespace));
         namespaces.remove(&wanted.system);
@@ -109,7 +108,7 @@ impl ReportCoverage {
     }
 }
 
-/// The archive, and what is missing from it so far.
+/// The archive, and a list of what is missing from it so far.
 pub(super) struct ReportContent {
     pub(super) archive: Archive,
     pub(super) missing: Vec<String>,
@@ -120,7 +119,7 @@ impl ReportContent {
         Self { archive, missing: Vec::new() }
     }
 
-    /// Returns the value, or notes that it is missing.
+    /// Returns the value, or records that it is missing.
     pub(super) fn or_missing<T>(&mut self, read: Result<T, Error>) -> Option<T> {
         read.map_err(|error| self.missing.push(error.said())).ok()
     }
@@ -152,7 +151,7 @@ impl ReportContent {
         }
         for namespace in &place.namespaces {
             for kind in Kind::ALL {
-                // Proxies and objectives exist only in files, not as resources of a cluster.
+                // These kinds exist only in files, not as resources of a cluster.
                 let of_files = matches!(kind, Kind::Proxy | Kind::ServiceLevelObjective);
                 if of_files || matches!(kind, Kind::Namespace | Kind::ConfigMap) {
                     continue;
@@ -224,8 +223,8 @@ impl ReportContent {
         Ok(())
     }
 
-    /// Adds the newest lines of the logs of the control plane, the agents and the proxies, and of
-    /// the logs from before their last restart.
+    /// Adds the newest lines of the logs of the control plane, the agents and the proxies. Also adds their logs
+    /// from before the last restart.
     pub(super) async fn logs(&mut self, client: &Client, place: &ReportCoverage) -> io::Result<()> {
         let of_parts = place.parts.iter().flat_map(|pod| wanted_logs(pod, |_| true));
         let of_proxies =
@@ -276,7 +275,7 @@ impl ReportContent {
     }
 }
 
-/// The pages of the admin server of a control plane's or agent's pod that are included.
+/// The admin server's pages that are included, for a pod of the control plane or an agent.
 fn pages_of(pod: &Pod) -> &'static [&'static str] {
     match part(pod) {
         Some("leno-agent") => &["ready", "captures", "metrics"],
@@ -298,11 +297,11 @@ fn part(pod: &Pod) -> Option<&str> {
     pod.metadata.labels.as_ref()?.get("app.kubernetes.io/name").map(String::as_str)
 }
 
-/// One log of a container.
+/// One log of a container, to be read.
 struct Log {
     pod: PodName,
     container: String,
-    /// The log from before the last restart.
+    /// Whether this is the log from before the last restart.
     previous: bool,
 }
 
@@ -319,8 +318,8 @@ fn wanted_logs(pod: &Pod, wanted: impl Fn(&str) -> bool) -> Vec<Log> {
 }
 
 impl Log {
-    /// Reads a log. Returns its file in the report, what was read, and whether that is all; `None`
-    /// if there is no log, for example of a waiting container.
+    /// Reads a log. Returns its file in the report, the text that was read, and whether the text is complete; the
+    /// text is `None` if there is no log, for example because the container waits.
     async fn read(self, client: Client) -> (String, (Option<String>, Result<(), Error>)) {
         let Self { pod: PodName { namespace, name }, container, previous } = self;
         let which = if previous { ".previous" } else { "" };
@@ -347,7 +346,7 @@ impl Log {
     }
 }
 
-/// Objects of a kind; empty if the cluster does not have the kind.
+/// The objects of a kind; empty if the cluster does not have the kind.
 async fn list(
     client: &Client,
     (version, kind): (&str, &str),

@@ -6,9 +6,10 @@ use super::scrub::{REMOVED, scrubbed};
 
 /// The prefix of the names of Leno's own containers, whose commands are kept.
 const OURS: &str = "leno-";
-/// Annotations that are kept: the mesh's own, and those of Kubernetes about rollouts.
+/// The prefixes of annotations that are kept: the mesh's own, Kubernetes' about rollouts, and those for
+/// Prometheus.
 const KEPT: [&str; 3] = ["leno.dev/", "deployment.kubernetes.io/", "prometheus.io/"];
-/// Parts of field names whose texts are removed, whatever they contain.
+/// Parts of names of fields. The texts of fields with such names are removed, whatever they contain.
 const NAMES: [&str; 9] = [
     "password",
     "passwd",
@@ -21,12 +22,12 @@ const NAMES: [&str; 9] = [
     "cookie",
 ];
 
-/// Endings of such names.
+/// Endings of names of fields whose texts are removed.
 const ENDINGS: [&str; 4] = ["secret", "token", "secretkey", "pass"];
-/// Fields that contain other software's settings under arbitrary names.
+/// Names of fields that contain other software's settings under arbitrary names.
 const OPAQUE: [&str; 2] = ["volumeattributes", "options"];
 
-/// The object in the form that may leave the cluster.
+/// The object without private values, as it may leave the cluster.
 pub(crate) fn cleaned(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata") {
         without_notes(metadata);
@@ -43,8 +44,8 @@ pub(crate) fn cleaned(mut object: Value) -> Value {
     object
 }
 
-/// Removes what kubectl and other tools store in the metadata, which repeats the object as it was
-/// written.
+/// Removes what kubectl and other tools store in the metadata, because it repeats the whole object as the user
+/// wrote it.
 fn without_notes(metadata: &mut Value) {
     let Some(fields) = metadata.as_object_mut() else { return };
     fields.remove("managedFields");
@@ -67,7 +68,7 @@ fn walk(value: &mut Value) {
 }
 
 fn of_fields(fields: &mut Map<String, Value>) {
-    // An environment variable, a header, or a query parameter: keep the name only.
+    // An environment variable, a header, or a query parameter: only the name is kept.
     if fields.contains_key("name") && fields.get("value").is_some_and(|value| !value.is_null()) {
         fields.insert("value".to_owned(), REMOVED.into());
     }
@@ -83,7 +84,7 @@ fn of_fields(fields: &mut Map<String, Value>) {
             && (NAMES.iter().any(|part| plain.contains(part))
                 || ENDINGS.iter().any(|end| plain.ends_with(end)));
         let is_opaque = value.is_object() && OPAQUE.contains(&&*plain);
-        // With `terminationMessagePolicy`, this can be the end of the application's log.
+        // With `terminationMessagePolicy`, this message can be the end of the application's log.
         let last_word = value.pointer_mut("/terminated/message");
         if let Some(last_word) = last_word.filter(|_| is_container && !is_ours) {
             *last_word = REMOVED.into();

@@ -1,4 +1,4 @@
-//! What the observer shows to the user: the last minutes of the mesh, and its present state.
+//! Adds what the observer shows to the user: the last minutes of the mesh, and its present state.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use super::ReportScope;
 use super::gather::ReportContent;
 use crate::ClusterHistory;
 
-/// The pages of the interface with the reported window, each with the file that receives it.
+/// The pages of the observer's interface with the reported window, each with the file that it is written to.
 const PAGES: [(&str, &str); 7] = [
     ("overview", "overview.json"),
     ("topology?window=300000", "topology.json"),
@@ -20,8 +20,8 @@ const PAGES: [(&str, &str); 7] = [
 ];
 
 impl ReportContent {
-    /// Adds the pages for the namespaces of the report, as far as the user may see them. The observer decides that by
-    /// the user's own token.
+    /// Adds the pages for the namespaces of the report, as far as the user may see them. The observer decides by
+    /// the user's own token what it shows.
     pub(super) async fn observed(
         &mut self,
         history: &ClusterHistory,
@@ -32,7 +32,7 @@ impl ReportContent {
             let reply = match history.ask(&path(page, &wanted.namespaces)).await {
                 Ok(reply) => reply,
                 Err(error) => {
-                    // If the observer does not answer once, it is not queried seven times.
+                    // If the observer does not answer the first query, the others are left out.
                     self.missing.push(format!("observer: {}", error.said()));
                     return Ok(());
                 }

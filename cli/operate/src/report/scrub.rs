@@ -1,4 +1,4 @@
-//! Removes secrets from texts. Texts that only look like secrets are removed as well.
+//! Removes secrets from texts. Text that only looks like a secret is removed as well.
 
 use std::sync::LazyLock;
 
@@ -6,10 +6,10 @@ use regex::bytes::{Captures, Regex};
 
 /// The replacement of removed text.
 pub(crate) const REMOVED: &str = "(removed)";
-/// Names whose values are private.
+/// The names whose values are private, as a regular expression.
 const NAMES: &str = r"(?:password|passwd|passphrase|pwd|pass|secret(?:[-_]?key)?|token|api[-_]?key|access[-_]?key|private[-_]?key|authorization|cookie|credential|signature|session[-_]?id|jwt|bearer|(?:auth|signing|encryption|account)[-_]?key|x-amz-[a-z-]+)s?(?:[-_](?:value|base))?";
 
-/// The expressions; the groups `before` and `after` of a match are kept.
+/// The expressions that find secrets. The groups `before` and `after` of a match are kept.
 static EXPRESSIONS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let all = [
         // A private key, even with its end cut off, or in JSON with `\n` between its lines.
@@ -21,8 +21,7 @@ static EXPRESSIONS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r#"(?i-u)(?P<before>\b(?:proxy-)?authorization\\?["']?\s*[:=]\s*\\?["']?)[^"'\r\n\\]+"#.to_owned(),
         r#"(?i-u)(?P<before>\b(?:set-)?cookie2?\\?["']?\s*[:=]\s*\\?["']?)[^"'\r\n\\]+"#.to_owned(),
         r"(?i-u)(?P<before>\b(?:bearer|basic|digest|negotiate)\s+)[A-Za-z0-9._~+/=-]{6,}".to_owned(),
-        // A name with its value: in a query, a form, an environment, a flag, YAML, JSON, JSON in a
-        // string.
+        // A name with its value: in a query, a form, an environment, a flag, YAML, JSON, or JSON in a string.
         format!(r#"(?i-u)(?P<before>[a-z0-9_.-]*{NAMES}\\?["']?\s*(?:[:=]|%3d)\s*\\?")(?:\\.|[^"\\])+"#),
         format!(r#"(?i-u)(?P<before>[a-z0-9_.-]*{NAMES}["']?\s*(?:[:=]|%3d)\s*')(?:\\.|[^'\\])+"#),
         format!(r#"(?i-u)(?P<before>[a-z0-9_.-]*{NAMES}(?:\s*=\s*|:\s+|:|%3d))[^\s"'&\\]+"#),
@@ -38,7 +37,7 @@ static EXPRESSIONS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     ];
     all.iter().map(|one| Regex::new(one).expect("a test compiles them")).collect()
 });
-/// A possible key or certificate in base64 or hexadecimal digits; an image's digest is kept.
+/// Matches a possible key or certificate in base64 or hexadecimal digits. The digest of an image is kept.
 static LONG: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?-u)(?P<before>sha256:)?[A-Za-z0-9+/_]{40,}={0,2}").expect("a test compiles it")
 });
@@ -64,7 +63,7 @@ fn kept(found: &Captures<'_>) -> Vec<u8> {
     [part("before"), REMOVED.as_bytes(), part("after")].concat()
 }
 
-/// Whether digits and letters are mixed as in no natural word or path.
+/// Whether the text mixes digits and letters in a way that no natural word or path does.
 fn is_mixed(text: &[u8]) -> bool {
     let digits = text.iter().filter(|byte| byte.is_ascii_digit()).count();
     let letters = text.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
@@ -76,7 +75,7 @@ fn is_mixed(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Secrets in the forms that occur in logs and objects.
+    /// Secrets in the forms in which they occur in logs and objects, each in its context and alone.
     const PLANTED: [(&str, &str); 39] = [
         ("password=hunter2-a", "hunter2-a"),
         ("DB_PASSWORD: hunter2-b", "hunter2-b"),

@@ -6,15 +6,15 @@ use std::time::Duration;
 use futures_util::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
-/// Most bytes of one log.
+/// Most bytes that are kept of one log.
 const MAX_BYTES: usize = 1 << 20;
-/// Bytes per read.
+/// The number of bytes per read.
 const CHUNK: usize = 64 << 10;
-/// Marks the removed beginning of a log.
+/// Replaces the removed beginning of a log.
 const CUT: &str = "(what was before is left out)\n";
 
-/// The last bytes of a text, in whole lines; invalid UTF-8 is replaced. If the log breaks off or
-/// takes longer than `within`, returns what was read so far, with the reason.
+/// The last bytes of a text, in whole lines. Invalid UTF-8 is replaced. If reading fails or takes longer than
+/// `within`, returns what was read so far, and the reason.
 pub(super) async fn tail(log: impl AsyncRead, within: Duration) -> (String, io::Result<()>) {
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no end after {within:?}"));
     let mut kept = LogTail::default();
@@ -40,7 +40,7 @@ impl LogTail {
                 return Ok(());
             }
             self.bytes.extend_from_slice(&chunk[..count]);
-            // Cutting at twice the size moves each byte only once on average.
+            // Cutting only at twice the limit means that each byte is moved only once on average.
             if self.bytes.len() > 2 * MAX_BYTES {
                 self.cut();
             }
@@ -54,8 +54,8 @@ impl LogTail {
         self.is_cut |= over > 0;
     }
 
-    /// Drops incomplete lines at both ends: half a line may lack the name of a secret, and
-    /// scrubbing would miss the secret.
+    /// Drops incomplete lines at both ends: if half a line lacks the name of a secret, the secret in it would not
+    /// be recognised.
     fn text(mut self, is_whole: bool) -> String {
         self.cut();
         let text = String::from_utf8_lossy(&self.bytes);

@@ -1,4 +1,4 @@
-//! `leno authz suggest`.
+//! Implements the command `leno authz suggest`.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::commands::{AnyMesh, ChosenMesh, OutputForm, block_on, explain, print, print_json};
 
-/// The page on which proxies report what Audit policies have recorded.
+/// The admin page on which a proxy reports the requests that Audit policies have matched.
 const PAGE: &str = "/audited";
 
-/// Most proxies that are asked.
+/// Most proxies that are queried.
 const MAX_PROXIES: usize = 256;
 
 /// Writes the least policy that permits what Audit policies have matched, and shows what it would deny
@@ -70,7 +70,7 @@ pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// That there is no Audit policy, and what to do in this mesh.
+/// The message that there is no Audit policy, with what to do in this mesh.
 fn nothing_is_recorded(
     (namespace, policy): (Option<&str>, Option<&str>),
     mesh: &ChosenMesh,
@@ -95,7 +95,7 @@ fn nothing_is_recorded(
 
 type Recorded = Vec<(InstanceName, RecordedRequests)>;
 
-/// The mesh, the records of its proxies, and a description of what is unknown.
+/// The mesh, the records of its proxies, and descriptions of what is unknown.
 fn recorded(suggest: &Suggest, chosen: &ChosenMesh) -> Result<(MeshModel, Recorded, Vec<String>)> {
     let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
     match chosen {
@@ -161,7 +161,7 @@ fn documents(suggestions: &[Suggestion]) -> String {
     text.collect::<Vec<_>>().join("---\n")
 }
 
-/// What a policy would do to the recorded requests.
+/// Describes what a policy would do to the recorded requests.
 fn said(one: &Suggestion) -> String {
     let all = one.permitted + one.denied.len();
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! Authorization reports for people.
+//! Prints authorization reports as text for people.
 
 use std::fmt::Write as _;
 
@@ -55,7 +55,7 @@ fn port(line: &ClientAccess) -> String {
     if line.port == 0 { "any".to_owned() } else { line.port.to_string() }
 }
 
-/// The changes of access, two lines for each client and port.
+/// The changes of access, with two further lines for each client and port.
 pub(super) fn changes(all: &[AccessChange]) -> String {
     if all.is_empty() {
         return "nothing changes for any client\n".to_owned();

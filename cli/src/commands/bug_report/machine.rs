@@ -1,7 +1,7 @@
-//! The content of a report about a mesh of `leno up`: how it runs, its documents, and what its proxies report.
+//! Writes a report about a mesh of `leno up`: how it runs, its documents, and what its proxies report.
 //!
-//! Everything passes through the archive, which removes what looks like a secret. Values that are private whatever they
-//! look like are removed here.
+//! Everything passes through the archive, which removes what looks like a secret. Values that are always private,
+//! whatever they look like, are removed here.
 
 use std::path::Path;
 
@@ -18,11 +18,11 @@ use serde_json::Value;
 
 use super::super::block_on;
 
-/// Lines of each log that are kept, the newest ones. Reports about clusters keep the same number.
+/// Most lines that are kept of each log; the newest are kept. Reports about clusters have the same limit.
 const MAX_LINES: usize = 2_000;
 /// The replacement of private values.
 const REMOVED: &str = "(removed)";
-/// The pages that each proxy is asked for, and the files that receive them.
+/// The pages that each proxy is asked for, and the files that they are written to.
 const PAGES: [(&str, &str); 3] =
     [("/ready", "ready.txt"), ("/config", "config.json"), ("/metrics", "metrics.txt")];
 
@@ -33,7 +33,7 @@ struct Summary<'a> {
     mesh: &'a str,
     instances: usize,
     proxies: usize,
-    /// What could not be included, and why.
+    /// What could not be included, and the reason.
     missing: &'a [String],
 }
 
@@ -43,7 +43,7 @@ struct Report {
     missing: Vec<String>,
 }
 
-/// Writes a report on a mesh that runs; returns what could not be gathered.
+/// Writes a report about a running mesh; returns what could not be gathered.
 pub(super) fn report(name: &str, file: &Path, proxies: usize) -> Result<Vec<String>> {
     let layout = Layout::new(name)?;
     let status = MeshStatus::read(&layout)?;
@@ -56,7 +56,8 @@ pub(super) fn report(name: &str, file: &Path, proxies: usize) -> Result<Vec<Stri
 }
 
 impl Report {
-    /// Fails if the archive cannot be written. Anything else that fails is only missing from the archive.
+    /// Adds everything to the report. Fails only if the archive cannot be written; if anything else fails, it is
+    /// missing from the archive.
     fn gather(&mut self, layout: &Layout, status: &MeshStatus, proxies: usize) -> Result<()> {
         match block_on(async { Ok(MachineHealth::run(layout).await?) }) {
             Ok(check) => self.found("check.json", &check)?,
@@ -74,7 +75,7 @@ impl Report {
             }
         }
         self.logs(layout)?;
-        // Instances that are not ready come first: they are probably why there is a report.
+        // Instances that are not ready come first, because they are probably the reason for the report.
         let mut meshed: Vec<&InstanceStatus> =
             status.instances.iter().filter(|one| one.meshed).collect();
         meshed.sort_by_key(|one| one.ready);
@@ -103,8 +104,8 @@ impl Report {
         Ok(())
     }
 
-    /// The logs of `leno up`, of the control plane and of the proxies. The logs of applications belong to the user and
-    /// are left out.
+    /// Adds the logs of `leno up`, of the control plane and of the proxies. The logs of applications belong to the
+    /// user and are left out.
     fn logs(&mut self, layout: &Layout) -> Result<()> {
         let entries = match LogReader::new(layout.log()).more() {
             Ok(entries) => entries,

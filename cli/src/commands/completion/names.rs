@@ -1,4 +1,5 @@
-//! Completes names of meshes, namespaces and workloads on this machine, depending on the options on the line.
+//! Completes names of meshes, namespaces and workloads on this machine. Options that are already on the line limit
+//! the choice.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,7 +22,8 @@ pub(super) fn namespaces() -> ArgValueCompleter {
     })
 }
 
-/// Completes the name of a workload or an instance. The name includes the namespace if the word begins with one.
+/// Completes the name of a workload or an instance. If the word already begins with a namespace, the completed
+/// name includes the namespace.
 pub(super) fn instances() -> ArgValueCompleter {
     ArgValueCompleter::new(|begun: &OsStr| {
         let line = Line::of_this_process();
@@ -54,7 +56,7 @@ fn candidates(begun: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<Com
     fitting.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The options on the line that is completed.
+/// The options on the line that is being completed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Line {
     mesh: Option<String>,
@@ -62,7 +64,7 @@ struct Line {
 }
 
 impl Line {
-    /// The words come after the first `--` of this process's own arguments.
+    /// Reads the line from the arguments of this process, where it follows the first `--`.
     fn of_this_process() -> Self {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         Self::of(words.skip_while(|word| word != "--").skip(1))
@@ -77,7 +79,7 @@ impl Line {
                 None => (word.clone(), words.peek().cloned()),
             };
             match option.as_str() {
-                // The words after it belong to another program's command line.
+                // The words after this `--` belong to another program's command line.
                 "--" => break,
                 "--name" | "--mesh" => line.mesh = value,
                 "-n" | "--namespace" => line.namespace = value,

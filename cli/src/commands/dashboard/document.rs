@@ -1,6 +1,6 @@
-//! The document of a route or a policy for its page: as YAML, with its status. It is read with the rights of the user
-//! of `leno dashboard`: as root for `leno up`, through the API server for a cluster. Values whose names suggest a
-//! secret are masked, as in taps.
+//! Reads the document of a route or a policy for the page that shows it: as YAML, with its status. It is read with
+//! the rights of the user of `leno dashboard`: as root for `leno up`, through the API server for a cluster. Values
+//! whose names suggest a secret are masked, as in taps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -34,9 +34,9 @@ const KINDS: [Kind; 8] = [
 ];
 /// Longest YAML that is shown, in bytes; the rest is left out. Objects of a cluster have up to 1.5 MB.
 const MAX_YAML: usize = 64 * 1024;
-/// Most conditions that are shown: those of 16 targets, the largest number that the Gateway API permits.
+/// Most conditions that are shown: those of 16 targets. The Gateway API permits no more targets.
 const MAX_CONDITIONS: usize = 128;
-/// For how long the documents of a mesh on this machine are cached.
+/// How long the documents of a mesh on this machine are cached.
 const HOLDS: Duration = Duration::from_secs(10);
 
 /// The content of the page.
@@ -63,7 +63,7 @@ struct Condition {
 /// The documents of a mesh.
 #[derive(Default)]
 pub(super) struct Documents {
-    /// The documents of a mesh on this machine. One thread at a time reads them, and the others wait for it.
+    /// The cached documents of a mesh on this machine. One thread at a time reads them, while others wait.
     kept: Arc<Mutex<Option<LocalDocuments>>>,
 }
 
@@ -76,7 +76,7 @@ struct LocalDocuments {
 }
 
 impl Documents {
-    /// For a mesh on this machine. Runs on another thread, because reading a large mesh takes long.
+    /// The document from a mesh on this machine. Runs on another thread, because reading a large mesh takes long.
     async fn of_machine(&self, mesh: String, key: ObjectKey) -> Result<Option<Document>> {
         let mut kept = self.kept.clone().lock_owned().await;
         let work = move || -> Result<Option<Document>> {
@@ -134,7 +134,8 @@ pub(super) async fn answer(all: &Documents, mesh: &AnyMesh, query: &str) -> Admi
     }
 }
 
-/// Whether a text can be the name of an object. The name becomes a part of a path.
+/// Whether a text can be the name of an object. Other texts are refused, because the name becomes a part of a
+/// path.
 fn is_name(name: &str) -> bool {
     let fits = |byte: u8| {
         byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
@@ -174,7 +175,7 @@ fn of_state(path: &Path) -> Result<BTreeMap<ObjectKey, Object>> {
     Ok(objects.filter(|(key, _)| KINDS.contains(&key.kind)).collect())
 }
 
-/// The findings of `leno analyze` in an object, such as `HTTPRoute shop/cart`.
+/// The findings of `leno analyze` about an object, such as `HTTPRoute shop/cart`.
 fn found_in(found: &[Finding], object: &str) -> Vec<Condition> {
     let condition = |one: &Finding| {
         let is_error = one.severity == Severity::Error;
@@ -199,7 +200,7 @@ fn analyzed(status: &str, reason: &str, message: String) -> Condition {
     }
 }
 
-/// For a cluster: the object as the API server stores it.
+/// The document from a cluster: the object as the API server stores it.
 async fn of_cluster(
     target: &leno_operate::ClusterTarget,
     kind: Kind,
@@ -233,7 +234,7 @@ fn of_api_server(key: &ObjectKey, object: Value) -> Result<Document> {
 }
 
 impl Document {
-    /// Leaves out secrets, and fields that the API server and its clients manage.
+    /// The document without secrets, and without the fields that the API server and its clients manage.
     fn of(
         key: &ObjectKey,
         mut object: Value,
@@ -265,7 +266,7 @@ impl Document {
 const KEPT: [&str; 6] =
     ["name", "namespace", "labels", "annotations", "creationTimestamp", "generation"];
 
-/// Removes annotations in which programs store the whole applied document, in which nothing is masked.
+/// Removes annotations in which programs store the whole applied document, because that copy is not masked.
 fn mask_annotations(all: &mut Map<String, Value>) {
     let is_copy = |value: &str| value.contains("apiVersion") && value.contains("kind");
     all.retain(|_, value| !value.as_str().is_some_and(is_copy));
@@ -276,7 +277,7 @@ fn mask_annotations(all: &mut Map<String, Value>) {
     }
 }
 
-/// Masks the values of headers and parameters in matches and filters whose names suggest a secret.
+/// Masks the values of headers and parameters in matches and filters, if their names suggest a secret.
 fn mask_values(value: &mut Value) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(mask_values),
@@ -326,7 +327,7 @@ fn conditions(status: &Value) -> Vec<Condition> {
     read("", &status["conditions"]).into_iter().chain(of_entries).take(MAX_CONDITIONS).collect()
 }
 
-/// The text up to the bound.
+/// The text, cut off at the maximum length.
 fn bounded(yaml: &str) -> String {
     if yaml.len() <= MAX_YAML {
         return yaml.to_owned();

@@ -1,4 +1,5 @@
-//! Live requests for the page. The page polls taps that have the same rights and limits as those of `leno tap`.
+//! Shows live requests on the page. The page polls taps that have the same rights and limits as those of `leno
+//! tap`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,13 +15,13 @@ use crate::commands::tap::proxies::PollFailure;
 use crate::commands::tap::{RequestFilter, Tap, TapSession};
 use crate::commands::{AnyMesh, OutputForm};
 
-/// Most taps at once. A proxy permits as many.
+/// Most taps at once. A proxy has the same limit.
 const MAX_TAPS: usize = 4;
-/// A tap that is not polled for this long is forgotten. Its proxies have closed it by then.
+/// A tap that is not polled for this long is dropped. By then, its proxies have closed it.
 const FORGOTTEN: Duration = leno_telemetry::tap::LAPSE;
-/// Requests per second of one tap: as many as a person can take in.
+/// Requests per second that one tap shows: as many as a person can follow.
 const MAX_RPS: u32 = 20;
-/// Longest name of a tap.
+/// Longest name of a tap, in bytes.
 const MAX_ID: usize = 64;
 
 /// The taps of the page.
@@ -30,7 +31,7 @@ pub(super) struct LiveTaps {
 }
 
 struct LiveTap {
-    /// `None` until the first poll has opened it.
+    /// The open tap; `None` until the first poll opens it.
     session: Rc<Mutex<Option<TapSession>>>,
     polled: Instant,
 }
@@ -40,7 +41,8 @@ impl LiveTaps {
         Self { mesh, taps: RefCell::default() }
     }
 
-    /// Polls the tap that a query names, and opens it at the first poll. With `close=true`, closes it.
+    /// Polls the tap that a query names, and opens it at the first poll. If the query contains `close=true`,
+    /// closes it instead.
     pub(super) async fn answer(&self, query: &str) -> AdminReply {
         let parameters: Parameters =
             form_urlencoded::parse(query.as_bytes()).into_owned().collect();
@@ -93,10 +95,10 @@ impl LiveTaps {
         }
     }
 
-    /// The tap of this name, or a new place for it; `None` if there are too many.
+    /// The tap with this name, or a new entry for it; `None` if there are too many taps.
     fn reserve(&self, id: &str) -> Option<Rc<Mutex<Option<TapSession>>>> {
         let mut taps = self.taps.borrow_mut();
-        // A tap that is being polled has other owners.
+        // A tap that is being polled has other owners, and is therefore kept.
         taps.retain(|_, tap| {
             Rc::strong_count(&tap.session) > 1 || tap.polled.elapsed() < FORGOTTEN
         });
@@ -110,7 +112,7 @@ impl LiveTaps {
         Some(tap.session.clone())
     }
 
-    /// Frees the place of a tap, and closes it.
+    /// Removes the entry of a tap, and closes the tap.
     async fn close(&self, id: &str) {
         let tap = self.taps.borrow_mut().remove(id);
         let Some(tap) = tap else { return };
@@ -140,20 +142,20 @@ impl LiveTaps {
     }
 }
 
-/// The requests that were tapped since the previous poll, and the number of requests that were missed since the tap was
+/// The requests that were tapped since the previous poll, and how many requests were missed since the tap was
 /// opened.
 fn page(requests: &[TappedRequest], beyond: u64, dropped: u64) -> Value {
     json!({"requests": requests, "beyond": beyond, "dropped": dropped})
 }
 
-/// The query of a poll.
+/// The parameters of a poll's query.
 type Parameters = HashMap<String, String>;
 
 fn text(parameters: &Parameters, name: &str) -> Option<String> {
     parameters.get(name).filter(|text| !text.is_empty()).cloned()
 }
 
-/// The HTTP status for an error: 400 to 499 if another attempt would fail as well.
+/// The HTTP status for an error. It is between 400 and 499 if another attempt would fail as well.
 fn status_of(error: &anyhow::Error) -> u16 {
     for cause in error.chain() {
         if let Some(unpolled) = cause.downcast_ref::<PollFailure>() {

@@ -1,4 +1,4 @@
-//! The content that the page shows by the rights of the user of `leno dashboard` rather than those of the observer: the
+//! The pages that are made with the rights of the user of `leno dashboard` instead of the observer's rights: the
 //! output of `leno check` and `leno identity`, and documents.
 
 use std::time::{Duration, Instant, SystemTime};
@@ -15,9 +15,9 @@ use super::document::{self, Documents};
 use crate::commands::identity::Authority;
 use crate::commands::{AnyMesh, ChosenMesh, check};
 
-/// How long a reply is cached, since all open pages request it at the same time, and a check queries each proxy.
+/// How long a reply is cached. All open pages request it at the same time, and a check queries each proxy.
 const HOLDS: Duration = Duration::from_secs(10);
-/// How long a reply may take.
+/// How long making a reply may take.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// The pages and their cached replies.
@@ -39,7 +39,8 @@ impl OwnPages {
         Self { mesh, checks, authority, documents }
     }
 
-    /// The reply for a path with its query. Requests that come while the reply is made wait, and get the same reply.
+    /// The reply to a path with its query. Requests that arrive while the reply is being made wait for it and get
+    /// the same reply.
     pub(super) async fn answer(&self, path: &str) -> AdminReply {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         if path.ends_with("/document") {

@@ -1,4 +1,4 @@
-//! CPU and latency of the shop, with and without a mesh.
+//! Measures the CPU time and latency of the shop, with and without a mesh.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(super) struct Latency {
     pub(super) p99: u64,
 }
 
-/// CPU time in microseconds, user and system.
+/// CPU time in microseconds, for user and system together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cpu {
     pub(super) applications: u64,
@@ -46,7 +46,7 @@ impl MeasuredRun {
         Self { load, cpu }
     }
 
-    /// CPU microseconds for each page.
+    /// CPU time per page, in microseconds.
     pub(super) fn per_page(&self, cpu: u64) -> f64 {
         cpu as f64 / self.load.requests.max(1) as f64
     }
@@ -68,7 +68,8 @@ pub(super) fn cpu(mesh: &ShopMesh) -> Result<Cpu> {
     Ok(sum)
 }
 
-/// The kernel accounts CPU time for every group of cgroup version 2, whether or not the controller is enabled.
+/// The CPU time of a control group. The kernel accounts for it in every group of cgroup version 2, even if the CPU
+/// controller is disabled.
 fn of_cgroup(directory: &Path) -> Result<u64> {
     let path = directory.join("cpu.stat");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;

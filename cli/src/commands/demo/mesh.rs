@@ -1,4 +1,4 @@
-//! The shop as a mesh of its own: starts it, sends load, queries it and ends it.
+//! Starts the shop as a mesh, sends load to it, queries it and ends it.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use leno_local::status::MeshStatus;
 use super::measure::Load;
 
 const SHOP: &str = include_str!("../../../../examples/shop/shop.yaml");
-/// The client of the shop: a workload like every other. The load generator runs in it.
+/// The client of the shop, in which the load generator runs. It is a workload like all others.
 const CLIENT: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -33,13 +33,13 @@ kind: Namespace
 metadata: {name: shop, annotations: {leno.dev/inject: disabled}}
 ";
 
-/// How long the shop may take to be ready, on a slow machine.
+/// How long the shop may take until it is ready, on a slow machine.
 const READY: Duration = Duration::from_secs(60);
-/// How long it may take to end.
+/// How long the shop may take to end.
 const END: Duration = Duration::from_secs(30);
-/// The pause between two looks during either wait.
+/// The pause between two checks while waiting for the shop to be ready or to end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Load that is sent before the measurement.
+/// How long load is sent before the measurement.
 const WARM_UP: &str = "1s";
 
 /// A running shop.
@@ -75,7 +75,8 @@ impl ShopMesh {
             .args(["--capture", &capture.to_string()])
             .arg("-")
             .current_dir("/")
-            // Ctrl-C is meant for the demo, which ends the mesh in order.
+            // In a process group of its own, `leno up` does not get the Ctrl-C that is meant for the demo. The
+            // demo then ends the mesh in order.
             .process_group(0);
         let up = LaunchedMesh::start(&mut up, &format!("{shop}{CLIENT}"));
         let up = up.context("cannot start leno up")?;
@@ -109,12 +110,12 @@ impl ShopMesh {
         Ok(capture.unwrap_or_else(|| "none".to_owned()))
     }
 
-    /// An error with the output of `leno up` if that has ended by itself.
+    /// Fails with the output of `leno up` if that process has ended by itself.
     pub(super) fn check_alive(&self) -> Result<()> {
         Ok(self.up.check_alive()?)
     }
 
-    /// Runs the load generator as the customer.
+    /// Starts the load generator in the client's workload.
     pub(super) fn load(&self, rate: u32, duration: Duration) -> Result<ShopLoad> {
         let generator = leno_local::program::find("leno-load")
             .ok_or_else(|| leno_local::program::missing("leno-load"))?;
@@ -132,7 +133,8 @@ impl ShopMesh {
         Ok(ShopLoad { child })
     }
 
-    /// The number of netfilter rules in all namespaces of the mesh, as `nft` lists them; `None` if there is no `nft`.
+    /// The number of netfilter rules in all namespaces of the mesh, as `nft` lists them; `None` if `nft` is not
+    /// installed.
     pub(super) fn netfilter_rules(&self) -> Result<Option<usize>> {
         let Some(nft) = leno_local::program::find("nft") else { return Ok(None) };
         let mut rules = 0;
@@ -166,7 +168,7 @@ impl ShopMesh {
 impl Drop for ShopMesh {
     fn drop(&mut self) {
         if !self.ended {
-            // The demo ends because of an error, which is the one to report.
+            // The demo ends because of another error, and reports that error rather than errors from here.
             self.up.kill();
             let _left = leno_local::cleanup::cleanup(Some(self.name));
         }
@@ -178,7 +180,7 @@ impl ShopLoad {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// The measurements.
+    /// Waits for the load generator to end; returns its measurements.
     pub(super) fn finish(mut self) -> Result<Load> {
         let (mut record, mut errors) = (String::new(), String::new());
         self.child.stdout.take().context("no output")?.read_to_string(&mut record)?;
@@ -190,19 +192,19 @@ impl ShopLoad {
 
 impl Drop for ShopLoad {
     fn drop(&mut self) {
-        // The process has ended already, unless the demo ends early.
+        // The process has already ended, unless the demo ends early.
         let _gone = self.child.kill();
         let _gone = self.child.wait();
     }
 }
 
-/// Redis of the shop listens only on loopback, which works because its proxy connects to it there. Without a mesh it
-/// has to listen on all addresses.
+/// The shop's Redis listens only on loopback. In a mesh that is enough, because its proxy connects to it there.
+/// Without a mesh, Redis must listen on all addresses.
 fn reachable(shop: &str) -> String {
     shop.replace("--bind, 127.0.0.1", "--bind, 0.0.0.0")
 }
 
-/// The search path, with the folder of this executable first, because the shop's program is in the same folder.
+/// The search path, with the folder of this executable in front, because the shop's program is in the same folder.
 fn with_folder_of(executable: &Path) -> Result<OsString> {
     let own = executable.parent().context("an executable lies in a folder")?.to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -210,7 +212,7 @@ fn with_folder_of(executable: &Path) -> Result<OsString> {
     Ok(std::env::join_paths(folders)?)
 }
 
-/// Whether a line of `nft list ruleset` is a rule, and not a table, a chain or their frame.
+/// Whether a line of `nft list ruleset` is a rule, rather than the beginning or end of a table or a chain.
 fn is_rule(line: &str) -> bool {
     let line = line.trim();
     let frame = ["table ", "chain ", "type ", "policy ", "}", "#"];

@@ -1,11 +1,11 @@
-//! What the demo proves.
+//! Judges what the demo proves.
 
 use leno_observe::stat::{EdgeReport, StatReport};
 use serde::Serialize;
 
 use super::measure::{Latency, MeasuredRun};
 
-/// The method of capture that needs no netfilter rules.
+/// The capture method that needs no netfilter rules.
 const WITHOUT_RULES: &str = "ebpf";
 
 /// The observations of the shop in the mesh.
@@ -14,25 +14,25 @@ pub(super) struct MeshEvidence {
     /// How traffic was captured.
     pub(super) capture: String,
     pub(super) report: StatReport,
-    /// Rules in the workloads' namespaces; `None` if `nft` did not answer.
+    /// The number of netfilter rules in the workloads' namespaces; `None` if `nft` did not answer.
     pub(super) netfilter_rules: Option<usize>,
     pub(super) measured: MeasuredRun,
 }
 
-/// The outcome of the demo; with `-o json`, its output.
+/// The outcome of the demo, which `-o json` prints.
 #[derive(Debug, Serialize)]
 pub(super) struct DemoOutcome {
-    /// Whether everything is true that should be.
+    /// Whether everything that the demo should prove is true.
     pub(super) holds: bool,
     /// How traffic was captured.
     pub(super) capture: String,
-    /// Whether there were edges, and all were encrypted.
+    /// Whether there were edges, and all of them used mTLS.
     pub(super) mtls_on_every_edge: bool,
-    /// Rules in the workloads' namespaces; `None` if there was no `nft`.
+    /// The number of netfilter rules in the workloads' namespaces; `None` if there was no `nft`.
     pub(super) netfilter_rules: Option<usize>,
-    /// The shop in the mesh.
+    /// The figures of the shop in the mesh.
     pub(super) meshed: RunSummary,
-    /// The shop without a mesh.
+    /// The figures of the shop without a mesh.
     pub(super) no_mesh: RunSummary,
     /// Which workload called which in the mesh.
     pub(super) edges: Vec<EdgeReport>,
@@ -73,8 +73,8 @@ impl DemoOutcome {
         proof
     }
 
-    /// Whether there are as few rules as there should be; `None` if that is unknown, or if traffic
-    /// is captured by rules.
+    /// Whether there are no more rules than expected; `None` if the number is unknown, or if rules capture the
+    /// traffic.
     pub(super) fn rules_hold(&self) -> Option<bool> {
         let rules = self.netfilter_rules.filter(|_| self.capture == WITHOUT_RULES)?;
         Some(rules == 0)

@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! Prints the demo's texts.
 
 use anyhow::Result;
 use leno_observe::stat::StatReport;
@@ -7,17 +7,17 @@ use super::proof::{DemoOutcome, RunSummary};
 use crate::commands::table::{edges, percent};
 use crate::commands::{escaped, print, print_raw};
 
-/// Moves the cursor up and clears the rest, so that the next picture replaces the last one.
+/// Moves the cursor up and clears the rest of the screen, so that the next output replaces the last one.
 const UP_AND_CLEAR: &str = "\x1b[{}A\x1b[J";
 
-/// The text at the begin.
+/// The text at the beginning.
 pub(super) const OPENING: &str = "\
 Leno demo: a shop of six services over Redis, as ordinary processes on this machine.
 Each runs in its own network namespace; none knows of the mesh.
 
 ";
 
-/// The live table: on a terminal it is redrawn in place, otherwise one line is printed each second.
+/// The live table. On a terminal it is redrawn in place; otherwise one line is printed each second.
 pub(super) struct LiveTable {
     kind: OutputMode,
     lines: usize,
@@ -34,7 +34,7 @@ impl LiveTable {
         Self { kind: if live { OutputMode::Live } else { OutputMode::Lines }, lines: 0 }
     }
 
-    /// A table that shows nothing.
+    /// A table that prints nothing.
     pub(super) fn none() -> Self {
         Self { kind: OutputMode::None, lines: 0 }
     }
@@ -68,7 +68,7 @@ fn summary(report: &StatReport) -> String {
     )
 }
 
-/// What was proved, in words.
+/// The text about what was proved.
 pub(super) fn proof(proof: &DemoOutcome) -> String {
     let mut text = format!("\n{}\n", edges(&proof.report));
     let count = proof.edges.len();
@@ -97,7 +97,7 @@ fn line(holds: bool, what: &str) -> String {
 
 fn comparison(meshed: &RunSummary, bare: &RunSummary) -> String {
     let mut text = format!("\n{:<34}{:>12}{:>12}{:>12}\n", "", "no mesh", "Leno", "added");
-    // Milliseconds, from microseconds.
+    // `without` and `with` are in microseconds; milliseconds are printed.
     let mut row = |what: &str, without: f64, with: f64| {
         let (without, with) = (without / 1000.0, with / 1000.0);
         text += &format!("{what:<34}{without:>12.2}{with:>12.2}{:>12.2}\n", with - without);

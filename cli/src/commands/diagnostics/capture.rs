@@ -1,4 +1,4 @@
-//! `leno diagnostics capture`.
+//! Implements the command `leno diagnostics capture`.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -47,11 +47,11 @@ pub(crate) struct Capture {
 /// What is known about a pod's capture.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The state in Kubernetes; `None` for `leno up`.
+    /// The pod's state in Kubernetes; `None` for `leno up`.
     pod: Option<ProxyPod>,
     /// The report of the node's agent about the pod.
     capture: Option<Value>,
-    /// The methods of capture that its node supports, as its agent found.
+    /// The capture methods that its node supports, as the node's agent found out.
     backends: Value,
     /// Whether its proxy reports that it is captured; `None` if it reports nothing.
     proxy_captured: Option<bool>,
@@ -236,7 +236,7 @@ fn passes(lines: &mut LabelledLines, passes: &Value) {
     lines.add("passes", &format!("what user {} sends, and all that is not TCP", passes["user"]));
 }
 
-/// The open ways around the capture, and what would close them.
+/// Prints the ways around the capture that are open, and what would close each.
 fn open(lines: &mut LabelledLines, open: &Value) {
     for one in list(&open["ways"]) {
         let mut text = text_of(&one["what"]);

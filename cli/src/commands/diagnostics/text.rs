@@ -1,4 +1,4 @@
-//! What is known about a proxy, as text for people.
+//! Prints what is known about a proxy, as text for people.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -153,7 +153,7 @@ fn ends(unix_s: f64) -> String {
     }
 }
 
-/// A time in the unit that people would use.
+/// A duration in the unit that people would use.
 pub(super) fn said(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match time.as_secs() {

@@ -1,4 +1,4 @@
-//! Explanations as text for people.
+//! Prints explanations as text for people.
 
 use leno_analysis::{
     AuthorizationAnswer, BackendAnswer, Explanation, HeaderEdits, OutcomeAnswer, PolicyAnswer,
@@ -6,10 +6,10 @@ use leno_analysis::{
 
 use crate::commands::lines::LabelledLines;
 
-/// Most endpoints that are shown of one backend.
+/// Most endpoints that are printed for one backend.
 const MAX_ENDPOINTS: usize = 8;
 
-/// The explanation: one line for each thing that happens to the request, followed by the matches.
+/// The explanation: one line for each step of the request, followed by the matches.
 pub(super) fn text(explanation: &Explanation) -> String {
     let mut lines = LabelledLines::default();
     let client = &explanation.client;
@@ -118,7 +118,7 @@ fn backend(lines: &mut LabelledLines, one: &BackendAnswer) {
     }
 }
 
-/// Begins with `=>` if the policy is in effect, and with `no` if not.
+/// A line about a policy. It begins with `=>` if the policy is in effect, and with `no` if not.
 fn policy(lines: &mut LabelledLines, one: &PolicyAnswer) {
     let place = one.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
     let mark = if one.holds { "=>" } else { "no" };

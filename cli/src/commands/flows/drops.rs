@@ -1,4 +1,4 @@
-//! `leno flows --drops`.
+//! Implements the command `leno flows --drops`.
 
 use anyhow::Result;
 use leno_flows::DropRow;
@@ -6,7 +6,7 @@ use leno_flows::DropRow;
 use super::super::{OutputForm, print, print_json, table};
 use super::{Flows, names};
 
-/// Prints the dropped packets of the requested workloads, the most first.
+/// Prints the dropped packets of the requested workloads; the largest counts come first.
 pub(super) fn show(flows: &Flows, mut all: Vec<DropRow>) -> Result<()> {
     all.retain(|one| {
         let is = |wanted: &String| names(wanted, &one.namespace, &one.workload);

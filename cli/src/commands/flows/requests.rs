@@ -1,4 +1,4 @@
-//! `leno flows --requests`.
+//! Implements the command `leno flows --requests`.
 
 use anyhow::Result;
 use leno_flows::RequestRow;
@@ -12,7 +12,7 @@ pub(super) fn show(flows: &Flows, mut all: Vec<RequestRow>) -> Result<()> {
     if flows.output == OutputForm::Json { print_json(&all) } else { print(&text(&all)) }
 }
 
-/// Whether a row was requested. If the direction is outbound, it was counted by the client's proxy.
+/// Whether the user asks for a row. The client's proxy has counted it if its direction is outbound.
 fn wants(flows: &Flows, one: &RequestRow) -> bool {
     let client = (&*one.client_namespace, &*one.client);
     let server = (&*one.server_namespace, &*one.server);
@@ -28,7 +28,8 @@ fn wants(flows: &Flows, one: &RequestRow) -> bool {
         && flows.role.is_none_or(|wanted| wanted.name() == role)
 }
 
-/// Whether a name is that of an instance or a pod of a workload, because proxies count by instance.
+/// Whether a name is that of an instance or a pod of a workload. This is necessary because proxies count by
+/// instance.
 fn is_instance(wanted: &str, namespace: &str, name: &str) -> bool {
     let mut shorter = name;
     while let Some((workload, _)) = shorter.rsplit_once('-') {
@@ -74,7 +75,7 @@ fn text(all: &[RequestRow]) -> String {
     text
 }
 
-/// The upper bound of a bucket: the value is not above it.
+/// The upper bound of a histogram bucket as text. The value is at most that bound.
 pub(super) fn ms(bound: Option<f64>) -> String {
     bound.map_or_else(|| ">10000".to_owned(), |ms| format!("{}", (ms * 1e3).round() / 1e3))
 }

@@ -1,4 +1,4 @@
-//! `leno flows --requests --socket wire`.
+//! Implements the command `leno flows --requests --socket wire`.
 
 use anyhow::Result;
 use leno_flows::WireRow;
@@ -28,7 +28,7 @@ fn text(all: &[WireRow]) -> String {
         "ROLE", "WORKLOAD", "PEER", "PROTOCOL", "KIND", "RESULT", "REQUESTS", "P50 MS", "P99 MS"
     );
     for (one, [workload, peer]) in all.iter().zip(&rows) {
-        // No response to these was seen, so they have no duration.
+        // These requests have no duration, because their responses were not seen.
         let is_timed = !["unanswered", "unseen"].contains(&&*one.result);
         let shown = |bound| if is_timed { ms(bound) } else { "-".to_owned() };
         text += &format!(

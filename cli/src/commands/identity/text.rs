@@ -7,10 +7,10 @@ use leno_identity::report::{CertificateReport, IdentityReport, MAX_NAMED};
 
 use crate::commands::escaped;
 
-/// Digits of a hash or a fingerprint that are shown: enough to distinguish a handful.
+/// How many digits of a hash or a fingerprint are shown: enough to distinguish a few of them.
 const SHOWN: usize = 16;
 
-/// Seconds of Unix time.
+/// The current Unix time in seconds.
 pub(super) fn now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)

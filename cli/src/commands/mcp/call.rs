@@ -16,11 +16,11 @@ use tokio::time::timeout;
 use super::tools::Tool;
 use crate::commands::AnyMesh;
 
-/// Calls that run at once. Further ones wait.
+/// Most calls that run at once. Further calls wait.
 const MAX_CALLS: usize = 4;
-/// Longest call, without the wait for its turn.
+/// How long a call may take, without the time that it waits for its turn.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Most bytes of an answer, and of a command's standard error.
+/// Most bytes of an answer, and most bytes of a command's standard error.
 const MAX_ANSWER: u64 = 1024 * 1024;
 const MAX_NOTES: u64 = 16 * 1024;
 
@@ -76,7 +76,7 @@ impl Caller {
             Ok(printed) => {
                 printed.map_err(|error| format!("cannot run leno {}: {error}", tool.name))?
             }
-            // The process is killed when the future that waits for it is dropped.
+            // Dropping the future that waits for the process has killed the process.
             Err(_) => {
                 return Err(format!("leno {} took longer than {LIMIT:?}: ask for less", tool.name));
             }
@@ -107,7 +107,7 @@ impl Caller {
     }
 }
 
-/// Reads the first bytes, and then closes the pipe.
+/// Reads at most `bound` bytes, and then closes the pipe.
 async fn up_to(bound: u64, from: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(bound).read_to_end(&mut bytes).await?;
@@ -115,7 +115,7 @@ async fn up_to(bound: u64, from: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> 
 }
 
 impl Printed {
-    /// Converts the answer into an object.
+    /// Turns the command's output into an object.
     fn read(&self, tool: &Tool) -> Result<Value, String> {
         if self.answer.len() as u64 > MAX_ANSWER {
             return Err(
@@ -134,7 +134,7 @@ impl Printed {
                 false => notes.join("\n"),
             });
         }
-        // If the command prints one value per line, the answer has several values.
+        // A command that prints one value per line has an answer of several values.
         let values = serde_json::Deserializer::from_slice(&self.answer).into_iter::<Value>();
         let mut values: Vec<Value> = values
             .collect::<Result<_, _>>()

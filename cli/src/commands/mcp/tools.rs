@@ -1,24 +1,24 @@
-//! The tools: commands that change nothing, with the arguments that each accepts.
+//! The tools: commands that change nothing, each with the arguments that it accepts.
 
 use std::sync::Arc;
 
 use rmcp::model::{JsonObject, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
-/// Longest text of an argument, in bytes, and most texts of a list.
+/// Longest text of an argument, in bytes, and the most texts in a list.
 const MAX_TEXT: usize = 4096;
 const MAX_TEXTS: usize = 32;
 
-/// A command of `leno`.
+/// A tool, which is a command of `leno`.
 #[derive(Debug)]
 pub(super) struct Tool {
-    /// The name of the tool and of the command.
+    /// The name of the tool, which is also the name of the command.
     pub(super) name: &'static str,
     description: &'static str,
     parameters: &'static [Parameter],
-    /// Whether the exit code 1 is an answer, for which the command has printed the reasons.
+    /// Whether the exit code 1 counts as an answer. The command has then printed the reasons.
     pub(super) answers_no: bool,
-    /// The field for an answer that is a list, because an answer has to be an object.
+    /// The name of the field that contains an answer that is a list, because an answer must be an object.
     pub(super) list: &'static str,
 }
 
@@ -37,7 +37,7 @@ enum ArgumentPosition {
     /// `--NAME=VALUE`, with dashes where the name has underscores.
     Option,
     Positional,
-    /// After `--`.
+    /// As the last words of the command line, after `--`.
     Last,
 }
 
@@ -47,9 +47,9 @@ enum ParameterKind {
     Texts,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A whole number within two bounds; the third number is the default.
+    /// An integer within two limits; the third number is the default.
     Number(u64, u64, u64),
-    /// A number of seconds, with bounds and default as for `Number`.
+    /// A number of seconds; limits and default are as for `Number`.
     Seconds(u64, u64, u64),
     Flag,
 }
@@ -108,7 +108,7 @@ const fn figures(name: &'static str, description: &'static str) -> Tool {
     Tool { name, description, parameters: FIGURES, answers_no: false, list: name }
 }
 
-/// All tools. A command that changes something must not be added.
+/// All tools. Never add a command that changes something.
 pub(super) const TOOLS: [&Tool; 7] = [
     &figures(
         "stat",
@@ -223,7 +223,7 @@ pub(super) const TOOLS: [&Tool; 7] = [
 ];
 
 impl Tool {
-    /// The description of the tool for clients.
+    /// The description of the tool that clients get.
     pub(super) fn described(&self) -> rmcp::model::Tool {
         let schema = |one: &Parameter| (one.name.to_owned(), one.schema());
         let required = self.parameters.iter().filter(|one| one.is_required).map(|one| one.name);
@@ -239,7 +239,7 @@ impl Tool {
             .with_annotations(read_only)
     }
 
-    /// The arguments of the command, or why those of the call are invalid.
+    /// The arguments of the command, or the reason why the arguments of the call are invalid.
     pub(super) fn command_line(&self, given: &JsonObject) -> Result<Vec<String>, String> {
         let knows = |name: &&String| self.parameters.iter().any(|one| one.name == **name);
         if let Some(unknown) = given.keys().find(|name| !knows(name)) {
@@ -266,7 +266,7 @@ impl Tool {
                 ArgumentPosition::Last => last.extend(values),
             }
         }
-        // A text that begins with a dash would be taken for an option of the command.
+        // The command would take a text that begins with a dash for an option.
         if let Some(odd) = positionals.iter().find(|value| value.starts_with('-')) {
             return Err(format!("{odd:?} is no name"));
         }
@@ -294,7 +294,7 @@ impl Parameter {
         schema
     }
 
-    /// The texts for a value on the command line.
+    /// The texts on the command line for a value of the call.
     fn values(&self, given: Option<&Value>) -> Result<Vec<String>, String> {
         let wrong = |what: &str| format!("{} is {what}", self.name);
         let text = |value: &Value| match value.as_str() {

@@ -1,4 +1,4 @@
-//! `leno slo gate`: a step of a rollout that waits, and fails as soon as an objective fails.
+//! `leno slo gate`: waits during a step of a rollout, and fails as soon as an objective fails.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,8 @@ pub(super) fn run(gate: &Gate) -> Result<bool> {
     let end = Instant::now() + gate.until;
     block_on(async {
         loop {
-            // Looked up each time, because a rollout changes which workloads are behind a Service.
+            // The objectives are looked up in each round, because a rollout changes which workloads belong to a
+            // Service.
             let objectives = gate.wanted.find(&layout, &gate.names)?;
             if objectives.is_empty() {
                 bail!(

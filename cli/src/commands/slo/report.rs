@@ -10,24 +10,25 @@ use serde::Serialize;
 
 use crate::commands::table::width;
 
-/// One objective of a document: for success or for latency.
+/// A report on one objective of a document: on success or on latency.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Report {
     /// The namespace of the document.
     pub(super) namespace: String,
-    /// Its name.
+    /// The name of the document.
     pub(super) name: String,
-    /// Its target, such as `Service/cart`.
+    /// The target of the objective, such as `Service/cart`.
     pub(super) target: String,
     /// `success` or `latency`.
     pub(super) objective: &'static str,
-    /// The percentage of requests that should be good.
+    /// The percentage of requests that must be good.
     pub(super) percent: f64,
-    /// The longest time of a good request, in milliseconds.
+    /// The longest duration of a good request, in milliseconds.
     pub(super) below_ms: Option<u64>,
-    /// The duration up to which requests count as good: the highest bound of a bucket that is not above `below_ms`.
+    /// The duration up to which requests count as good, in milliseconds: the highest bound of a histogram bucket
+    /// that is not above `below_ms`.
     pub(super) in_time_ms: Option<f64>,
-    /// The window, in seconds.
+    /// The window of the objective, in seconds.
     pub(super) window_s: u64,
     /// How many seconds of the window were observed.
     pub(super) observed_s: f64,
@@ -42,7 +43,7 @@ pub(super) struct Report {
     pub(super) burn: Vec<Burn>,
 }
 
-/// What an objective counts.
+/// What an objective measures.
 #[derive(Clone, Copy)]
 enum ObjectiveMeasure {
     Success,
@@ -105,12 +106,12 @@ impl Report {
         })
     }
 
-    /// Whether the budget is used up, or is spent too fast.
+    /// Whether the budget is used up, or is being spent too fast.
     pub(super) fn fails(&self) -> bool {
         matches!(self.standing, ObjectiveState::Exhausted | ObjectiveState::Burning)
     }
 
-    /// `shop/cart success 99.9 %`.
+    /// The title of the report, such as `shop/cart success 99.9 %`.
     pub(super) fn title(&self) -> String {
         let Self { namespace, name, percent, .. } = self;
         match self.below_ms {

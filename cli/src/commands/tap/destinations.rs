@@ -1,4 +1,4 @@
-//! The servers that a mesh knows, so that a misspelt one is refused instead of waited for.
+//! The servers that a mesh knows. They are used to refuse a misspelt name instead of waiting for it.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use leno_types::nearest;
 use super::MAX_NAMED;
 use super::parties::split;
 
-/// Workloads, instances and services, each as `namespace/name`.
+/// The names of workloads, instances and services, each as `namespace/name`.
 #[derive(Debug, Default)]
 pub(super) struct Destinations(BTreeSet<String>);
 
@@ -17,10 +17,10 @@ impl Destinations {
         Self(all.into_iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect())
     }
 
-    /// Checks that there is a server with this name, in this namespace if one is given.
+    /// Checks that there is a server with this name; if a namespace is given, in that namespace.
     ///
     /// # Errors
-    /// There is none. The message has the nearest name, or those that there are.
+    /// There is no such server. The message contains the most similar name, or the existing names.
     pub(super) fn check(&self, namespace: Option<&str>, wanted: &str) -> Result<()> {
         let (said, name) = split(wanted);
         let namespace = said.or(namespace);

@@ -1,4 +1,4 @@
-//! The names that users give to clients and servers.
+//! Resolves the names that users give to clients and servers.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::proxies::TappedProxy;
 
-/// Prefixes of names as in kubectl. The rest of the name is that of a workload, an instance or a service.
+/// Prefixes of names, as in kubectl. The rest of such a name is the name of a workload, an instance or a service.
 const KINDS: [&str; 16] = [
     "deploy",
     "deployment",
@@ -31,7 +31,7 @@ const KINDS: [&str; 16] = [
 pub(super) struct WorkloadInstances(pub(super) Vec<(String, TappedProxy)>);
 
 impl WorkloadInstances {
-    /// The only namespace that has a workload or an instance of this name.
+    /// The only namespace that has a workload or an instance with this name.
     pub(super) fn namespace_of(&self, namespace: Option<&str>, name: &str) -> Option<String> {
         let all = self.instances(namespace, name).into_iter().map(|one| one.namespace);
         let all: BTreeSet<String> = all.collect();
@@ -39,12 +39,12 @@ impl WorkloadInstances {
         all.next().filter(|_| all.next().is_none())
     }
 
-    /// The workloads, each as `namespace/name`.
+    /// The names of the workloads, each as `namespace/name`.
     pub(super) fn workloads(&self) -> BTreeSet<String> {
         self.0.iter().map(|(workload, one)| format!("{}/{workload}", one.namespace)).collect()
     }
 
-    /// The instances of the workload, or else the one instance, of this name.
+    /// The instances of the workload with this name; if there is no such workload, the instance with this name.
     pub(super) fn instances(&self, namespace: Option<&str>, name: &str) -> BTreeSet<TappedProxy> {
         let here = |(_, one): &&(String, TappedProxy)| {
             namespace.is_none_or(|wanted| wanted == one.namespace)
@@ -58,8 +58,8 @@ impl WorkloadInstances {
         if of_workload.is_empty() { select(&|(_, one)| one.name == name) } else { of_workload }
     }
 
-    /// The names by which proxies know a client or a server: `namespace/name` of its instances, or of a service or
-    /// service account.
+    /// The names under which proxies know a client or a server: `namespace/name` of its instances, or of a service
+    /// or service account.
     pub(super) fn parties(&self, namespace: Option<&str>, wanted: &str) -> Result<Vec<String>> {
         let (said, name) = split(wanted);
         let namespace = said.or(namespace);
@@ -67,7 +67,7 @@ impl WorkloadInstances {
         let namespaces: BTreeSet<String> = match (namespace, instances.is_empty()) {
             (Some(namespace), _) => [namespace.to_owned()].into(),
             (None, false) => instances.iter().map(|one| one.namespace.clone()).collect(),
-            // A service may have another name than its workloads.
+            // A service may have a different name than its workloads.
             (None, true) => self.0.iter().map(|(_, one)| one.namespace.clone()).collect(),
         };
         let named = namespaces.into_iter().map(|namespace| format!("{namespace}/{name}"));
@@ -77,7 +77,7 @@ impl WorkloadInstances {
     }
 }
 
-/// The namespace and the name of `web`, `deploy/web` or `shop/web`.
+/// Splits `web`, `deploy/web` or `shop/web` into namespace and name.
 pub(super) fn split(text: &str) -> (Option<&str>, &str) {
     match text.split_once('/') {
         Some((kind, name)) if KINDS.contains(&kind) => (None, name),
@@ -86,7 +86,7 @@ pub(super) fn split(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// A value in the encoding of a query.
+/// A value, encoded for a query.
 pub(super) fn encoded(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let one = |byte: u8| match is_plain(byte) {

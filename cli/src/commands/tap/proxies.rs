@@ -1,4 +1,4 @@
-//! The proxies of a mesh that can be tapped, and how they are reached.
+//! Finds and reaches the proxies of a mesh that can be tapped.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,7 +19,7 @@ use super::parties::{WorkloadInstances, split};
 use super::{RequestFilter, namespace_of, user};
 use crate::commands::ChosenMesh;
 
-/// The header that names the user for the proxy's log.
+/// The header with the name of the user, for the proxy's log.
 const USER_HEADER: &str = "leno-tap-by";
 
 /// An instance or a pod with a proxy.
@@ -39,8 +39,8 @@ impl fmt::Display for TappedProxy {
 #[derive(Clone, Debug)]
 pub(in crate::commands) struct PollFailure {
     reason: String,
-    /// The HTTP status with which the proxy or the API server refused the tap, if another try would be
-    /// refused too.
+    /// The HTTP status with which the proxy or the API server refused the tap; `None` if another attempt may
+    /// succeed.
     pub(in crate::commands) refusal: Option<u16>,
 }
 
@@ -62,7 +62,7 @@ impl std::error::Error for PollFailure {}
 pub(in crate::commands) struct TappedProxies {
     access: ProxyAccess,
     names: WorkloadInstances,
-    /// The servers of requests, if the filter names one; `None` also if this user may not list them.
+    /// The servers to which requests may go, if the filter names one; `None` also if the user may not list them.
     destinations: Option<Destinations>,
     user: String,
 }
@@ -138,13 +138,13 @@ impl TappedProxies {
         Ok(all)
     }
 
-    /// All of them, or those of a namespace.
+    /// All proxies, or those of a namespace.
     pub(in crate::commands) fn all(&self, namespace: Option<&str>) -> BTreeSet<TappedProxy> {
         let is = |proxy: &&TappedProxy| namespace.is_none_or(|wanted| wanted == proxy.namespace);
         self.names.0.iter().map(|(_, proxy)| proxy).filter(is).cloned().collect()
     }
 
-    /// The pause between two polls. Through an API server, each poll is a connection of its own.
+    /// The pause between two polls. Through an API server, each poll needs a new connection.
     pub(in crate::commands) fn pause(&self) -> Duration {
         match &self.access {
             ProxyAccess::Machine(_) => Duration::from_millis(200),
@@ -159,7 +159,8 @@ impl TappedProxies {
         query: &str,
     ) -> Result<TapPage, PollFailure> {
         let reply = self.post(proxy, &format!("/tap?{query}")).await?;
-        // 429, too many taps, is no refusal: the proxy accepts another tap once one has ended.
+        // Status 429 means too many taps. It is no refusal, because the proxy accepts another tap once one has
+        // ended.
         let refusal = (400..=404).contains(&reply.status).then_some(reply.status);
         let page = reply.page().map_err(|said| PollFailure::new(said, refusal))?;
         serde_json::from_str(&page).map_err(|error| PollFailure::new(error, None))
@@ -170,7 +171,7 @@ impl TappedProxies {
         let TappedProxy { namespace, name } = proxy.clone();
         match &self.access {
             ProxyAccess::Machine(layout) => {
-                // The instance may have been restarted in another network namespace.
+                // The instance may have been restarted, in another network namespace.
                 let status =
                     MeshStatus::read(layout).map_err(|error| PollFailure::new(error, None))?;
                 let is = |one: &&_| is_instance(one, proxy);
@@ -193,7 +194,7 @@ impl TappedProxies {
     }
 }
 
-/// The servers of a mesh of `leno up`, also those without a proxy.
+/// The servers of a mesh of `leno up`, including those without a proxy.
 fn of_machine(layout: &Layout, status: &MeshStatus) -> Result<Destinations> {
     let instances = status.instances.iter().flat_map(|one| {
         [&one.workload, &one.name].map(|name| (one.namespace.clone(), name.clone()))
@@ -201,7 +202,7 @@ fn of_machine(layout: &Layout, status: &MeshStatus) -> Result<Destinations> {
     Ok(Destinations::new(instances.chain(leno_local::analysis::services(layout)?)))
 }
 
-/// The servers in a namespace of a cluster. `None` without the right to list them.
+/// The servers in a namespace of a cluster; `None` if the user may not list them.
 async fn of_cluster(client: &Client, namespace: &str) -> Result<Option<Destinations>> {
     match leno_operate::destinations(client, namespace).await {
         Ok(names) => {

@@ -1,4 +1,4 @@
-//! One line per request, for people.
+//! Prints one line per request, for people.
 
 use leno_tap::{RequestLatency, TappedRequest};
 
@@ -42,7 +42,8 @@ fn address(request: &TappedRequest) -> String {
     }
 }
 
-/// `12.3 ms (client proxy 0.1, network 0.2, server proxy 0.1, application 11.7, response 0.2)`.
+/// The latency and its parts: `12.3 ms (client proxy 0.1, network 0.2, server proxy 0.1, application 11.7,
+/// response 0.2)`.
 fn latency(latency: &RequestLatency) -> String {
     let parts = [
         ("client proxy", latency.client_proxy_us),

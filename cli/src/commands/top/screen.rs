@@ -1,38 +1,38 @@
-//! The screen of `leno top` and its reactions to keys. It does not need a terminal.
+//! The screen of `leno top` and how it reacts to keys. The code here does not need a terminal.
 
 use leno_observe::stat::StatReport;
 
 use crate::commands::order::{RowOrder, Sort};
 use crate::commands::{escaped, table};
 
-/// The escape sequences for inverse video, for red, and for neither.
+/// The escape sequences for inverse video, for red, and for normal text.
 const INVERSE: &str = "\x1b[7m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
-/// Rows with a success rate below this are red.
+/// The smallest success rate that is not printed in red.
 const GOOD: f64 = 0.99;
-/// The number of lines around the rows: the first line, the heading, and the keys.
+/// The number of lines besides the rows: the first line, the heading, and the keys.
 const FRAME: usize = 3;
 
 const ESCAPE: u8 = 0x1b;
 const CTRL_C: u8 = 3;
 const BACKSPACE: [u8; 2] = [8, 0x7f];
 
-/// What the rows are: workloads or edges.
+/// The rows that the screen shows: workloads or edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowKind {
     Edges,
     Workloads,
 }
 
-/// Whether a key ends the program.
+/// The effect of a key: whether the program continues or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     GoesOn,
     End,
 }
 
-/// The position within the byte sequence of an arrow key.
+/// How much of an arrow key's byte sequence has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sequence {
     #[default]
@@ -46,9 +46,9 @@ pub(super) struct Screen {
     pub(super) report: Option<StatReport>,
     rows: RowKind,
     order: RowOrder,
-    /// The number of rows above the first visible one.
+    /// The number of rows above the first visible row.
     above: usize,
-    /// Whether a filter is being typed.
+    /// Whether the user is typing a filter.
     typing: bool,
     sequence: Sequence,
 }
@@ -97,7 +97,7 @@ impl Screen {
                 self.scroll(arrow);
                 Sequence::None
             }
-            // Escape alone ends the filter. The byte after it is a key of its own.
+            // The escape key alone ends the filter. The byte after it is a separate key.
             (Sequence::Escape | Sequence::None, byte) => {
                 if self.sequence == Sequence::Escape {
                     self.order.filter = None;

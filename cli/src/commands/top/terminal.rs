@@ -1,4 +1,5 @@
-//! The terminal while `leno top` runs: an own screen and single keys. Afterwards the terminal is restored.
+//! The terminal while `leno top` runs. It shows a separate screen and delivers single keys; afterwards it is
+//! restored.
 
 use std::io::Read as _;
 
@@ -8,20 +9,21 @@ use tokio::sync::mpsc;
 
 use crate::commands::print_raw;
 
-/// The size of a terminal that does not report one.
+/// The assumed size of a terminal that does not report its size.
 const USUAL: (usize, usize) = (80, 24);
-/// Keys that can wait to be read. No one types more between two pictures.
+/// Most keys that wait to be read. No user types more between two updates of the screen.
 const MAX_KEYS: usize = 64;
 
-/// Switches to another screen and hides the cursor; and the reverse.
+/// Switches to a separate screen and hides the cursor; the second sequence reverses both.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Moves to the first line; clears the rest of a line; clears the rest of the screen.
+/// The first sequence moves the cursor to the first line; the second clears the rest of a line; the third clears
+/// the rest of the screen.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// A terminal whose state is restored when this is dropped.
+/// The terminal. Dropping it restores the terminal's previous state.
 pub(super) struct Terminal {
     before: Termios,
 }
@@ -52,7 +54,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // If the terminal is gone, there is nothing left to do.
+        // If the terminal no longer exists, there is nothing left to do.
         let _gone = print_raw(LEAVE);
         let _gone = tcsetattr(std::io::stdin(), SetArg::TCSANOW, &self.before);
     }

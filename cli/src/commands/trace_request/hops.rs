@@ -1,15 +1,15 @@
-//! The hops of one request, as a tree.
+//! Arranges the hops of one request as a tree.
 
 use leno_tap::{TappedBody, TappedRequest};
 use serde::Serialize;
 
 use crate::commands::tap::text::{lines, ms};
 
-/// Tolerance for clocks of different machines, and for requests that end shortly after the request for which they were
-/// sent.
+/// Tolerance for the clocks of different machines, and for requests that end shortly after the request that caused
+/// them.
 const SLACK_US: u64 = 5_000;
 
-/// The hops, each after the hop for which it was sent.
+/// The hops in the order of the tree: each comes after the hop that caused it.
 #[derive(Debug, Serialize)]
 pub(super) struct Hops {
     hops: Vec<Hop>,
@@ -17,14 +17,15 @@ pub(super) struct Hops {
 
 #[derive(Debug, Serialize)]
 struct Hop {
-    /// How many hops are above it in the tree.
+    /// The depth of the hop in the tree.
     depth: usize,
     #[serde(flatten)]
     request: TappedRequest,
 }
 
 impl Hops {
-    /// Builds the tree. A hop belongs to the last earlier hop whose server is its client and that had not ended.
+    /// Builds the tree. The parent of a hop is the last earlier hop whose server is this hop's client and that had
+    /// not ended.
     pub(super) fn new(mut requests: Vec<TappedRequest>) -> Self {
         requests.sort_by_key(|request| request.at_unix_us);
         let parent = |nth: usize| {

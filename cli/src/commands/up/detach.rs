@@ -16,17 +16,18 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::print;
 
-/// This variable tells the process in the background that it is the one.
+/// The environment variable that tells a process that it is the one in the background.
 const DETACHED: &str = "LENO_DETACHED";
 /// How often to check the progress of the start.
 const POLL: Duration = Duration::from_millis(20);
 /// How long an application without ports must have run to count as started.
 const MOMENT: Duration = Duration::from_secs(1);
-/// How long an application that ended before must have run. Most applications that end repeatedly do not run as long.
+/// How long an application that has ended before must have run to count as started. Most applications that end
+/// repeatedly end sooner.
 const AFTER_END: Duration = Duration::from_secs(5);
 
-/// Whether this process is the one in the background. If so, leaves the session of the terminal, so that it does not
-/// end with it.
+/// Whether this process is the one in the background. If so, it leaves the session of the terminal, so that it
+/// does not end together with the terminal.
 pub(super) fn is_background() -> Result<bool> {
     if std::env::var_os(DETACHED).is_none() {
         return Ok(false);
@@ -35,8 +36,8 @@ pub(super) fn is_background() -> Result<bool> {
     Ok(true)
 }
 
-/// Starts the same command in the background. Returns when its mesh runs; or with `patience`, when all of it is ready
-/// for traffic. Until then, its standard error is copied to that of this process.
+/// Starts the same command in the background. Returns when its mesh runs; if `patience` is given, when all
+/// instances are ready for traffic. Until then, the standard error of that process is copied to this process's.
 pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -> Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         return Err(leno_local::Error::NeedsRoot.into());
@@ -51,16 +52,17 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
     command.args(std::env::args_os().skip(1)).env(DETACHED, "1");
     command.stdin(if reads_stdin { Stdio::inherit() } else { Stdio::null() });
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    // From here on, an interruption does not end this process at once: it first has to tell how to end the mesh.
+    // From here on, an interruption does not end this process at once, because it must first print how to end the
+    // mesh.
     let interrupted = interrupted()?;
     let mut child = command.spawn().context("cannot start leno in the background")?;
     let mut errors = child.stderr.take().context("standard error was asked for")?;
-    // The thread ends with this process, or with the other one.
+    // The thread ends with this process, or when the other process closes its standard error.
     let copy = std::thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
     let begun = Instant::now();
     loop {
         if let Ok(code) = interrupted.try_recv() {
-            // A signal of the terminal also reaches the other process, until that has left the session.
+            // A signal of the terminal reaches the other process as well, until that process has left the session.
             std::thread::sleep(MOMENT / 10);
             if child.try_wait().context("cannot wait for leno in the background")?.is_none() {
                 let (ps, down) = (hint::command(mesh, "ps"), hint::command(mesh, "down"));
@@ -72,7 +74,7 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
             }
         }
         if let Some(ended) = child.try_wait().context("cannot wait for leno in the background")? {
-            // Print its last messages first.
+            // Print the last messages of the ended process first.
             let _ = copy.join();
             return refused(ended);
         }
@@ -130,15 +132,15 @@ fn interrupted() -> Result<Receiver<i32>> {
                 _ = ended.recv() => SignalKind::interrupt(),
                 _ = asked.recv() => SignalKind::terminate(),
             };
-            // Without a receiver, the start is over.
+            // Without a receiver, the start is over, and the code is not needed.
             let _over = code.send(128 + kind.as_raw_value());
         });
     });
     Ok(interrupted)
 }
 
-/// Whether an instance will keep running, rather than being observed between its start and its end. An instance that
-/// listens on its ports has shown that. Another one must have run for a moment.
+/// Whether an instance will probably keep running, so that it is not just observed between its start and its end.
+/// An instance that listens on its ports will; any other instance must have run for a moment.
 fn lasts(instance: &InstanceStatus) -> bool {
     let bound = match instance.trouble.ended {
         None if !instance.ports.is_empty() => return instance.settled(),
@@ -155,7 +157,7 @@ fn now_unix_ms() -> i64 {
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// An instance that is not started again although it failed.
+/// An instance that has failed and will not be started again.
 fn ended(status: &MeshStatus) -> Option<&InstanceStatus> {
     status.instances.iter().find(|one| one.phase == InstancePhase::Ended)
 }
@@ -194,7 +196,7 @@ fn started(status: &MeshStatus, begun: Instant) -> Result<bool> {
     Ok(true)
 }
 
-/// The child has ended: passes on its result. It has printed the reason itself.
+/// Handles the end of the child process: passes on its result. The child has printed the reason itself.
 fn refused(ended: ExitStatus) -> Result<bool> {
     match ended.code() {
         Some(code) => std::process::exit(code),

@@ -1,4 +1,4 @@
-//! A real API server accepts the changes that the bench makes to a mesh under load, and the bench
+//! Tests that a real API server accepts the changes that the bench makes to a mesh under load, and that the bench
 //! reports what a cluster lacks for them.
 
 use std::fs;
@@ -50,7 +50,7 @@ async fn a_route_is_pushed_where_routes_are_defined() {
     let run = bench.run_of("push", &["--mesh", "none,linkerd", "--no-install"]).await;
     assert!(run.status.success(), "{}", said(&run));
     assert!(bench.why("linkerd").contains("ErrImagePull"), "{}", bench.why("linkerd"));
-    // No controller empties namespaces here, so the mesh's route is left.
+    // No controller deletes the contents of namespaces here, so the mesh's route remains.
     let routes = bench.bed.names(&["gateway.networking.k8s.io/v1 HTTPRoute"]).await;
     assert_eq!(routes, ["HTTPRoute pushed"]);
 }
@@ -60,7 +60,7 @@ async fn endpoints_of_a_service_without_selector_are_those_of_the_pods() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    // The pods count as running, but cannot be reached, because there is no kubelet.
+    // The pods count as running, but they cannot be reached, because there is no kubelet.
     let ready = json!({"phase": "Running", "podIPs": [{"ip": "10.1.2.3"}], "podIP": "10.1.2.3",
         "conditions": [{"type": "Ready", "status": "True"}]});
     let _hands = TestControllers::begin(&bench.bed, OURS, ready);
@@ -110,7 +110,7 @@ async fn a_mesh_that_others_may_use_is_not_killed() {
     assert!(run.status.success(), "{}", said(&run));
     let why = bench.why("linkerd");
     assert!(why.contains("may be of use to others: leave --no-install out"), "{why}");
-    // Without a mesh there is nothing to kill.
+    // Without a mesh there is no proxy to kill.
     assert!(bench.why("none").contains("ErrImagePull"), "{}", bench.why("none"));
     let (namespace, _) = hands.seen().unwrap();
     let annotations = namespace.metadata.annotations.unwrap();

@@ -1,4 +1,5 @@
-//! A run's objects are removed, by the run itself or by a later command; other objects are kept.
+//! Tests that a run's objects are removed, by the run itself or by a later command, and that other objects are
+//! kept.
 
 use std::fs;
 
@@ -28,7 +29,7 @@ impl Bench {
         fs::write(self.out.join("cluster.json"), ledger.to_string()).unwrap();
     }
 
-    /// Applies some kinds of Leno's objects. The namespace is marked as that of a run, if given.
+    /// Applies some kinds of Leno's objects. If `run` is given, the namespace is marked as that run's.
     async fn half_of_leno(&self, kinds: &[&str], run: Option<&str>) {
         let values = leno_charts::Values::defaults();
         let text = leno_charts::render(&values, leno_charts::NAMESPACE).unwrap();
@@ -64,7 +65,7 @@ async fn clean_removes_the_objects_of_a_killed_run() {
     bench.half_of_leno(&["ClusterRole", "CustomResourceDefinition"], None).await;
     assert!(bench.everything().await.len() > before.len() + 3);
     let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
-    // Another run refuses to start meanwhile.
+    // Meanwhile, another run refuses to start.
     let elsewhere = bench.bed.directory.path().join("elsewhere");
     let file = bench.kubeconfig.to_str().unwrap();
     let other = ["run", "http-1k", "--kubeconfig", file, "--out", elsewhere.to_str().unwrap()];
@@ -114,7 +115,7 @@ async fn objects_of_another_user_with_the_same_names_are_kept() {
     assert!(bench.bed.get(role("x")).await.is_none());
     assert!(!leno_operate::delete_exactly(client, one, &uid).await.unwrap());
 
-    // A namespace with the name of the killed run's, but without its label.
+    // A namespace with the same name as that of the killed run, but without its label.
     bench.bed.apply(namespace(RUN)).await;
     let before = bench.everything().await;
     bench.killed("leno", &before).await;
@@ -192,8 +193,8 @@ async fn an_image_that_is_nowhere_is_said_at_once_and_leaves_no_node_behind() {
         "metadata": {"name": "leno-agent", "namespace": leno_charts::NAMESPACE}});
     let nodes = async {
         until("the agents are made", async || bench.bed.get(daemons.clone()).await).await;
-        // The run waits on after the first status, which a later attempt may mend, and ends with the second: then it
-        // knows of both agents that they have not run.
+        // After the first status the run keeps waiting, because a later attempt may succeed. The second status
+        // ends the run, which then knows that neither agent has run.
         for (node, reason) in [("n1", "ErrImagePull"), ("n2", "ErrImageNeverPull")] {
             let agent = agent(node, reason);
             let mut pod = agent.clone();
@@ -226,7 +227,7 @@ async fn what_never_had_an_agent_is_in_no_node() {
     bench.half_of_leno(&["Namespace", "ConfigMap", "ClusterRole"], Some(RUN)).await;
     bench.ledger(json!({"kubeconfig": bench.kubeconfig, "context": "test", "cluster": cluster,
         "namespace": RUN, "mesh": {"mesh": "leno", "before": before, "agents": false}}));
-    // There is no kubelet: a pod that should clean a node would never succeed.
+    // There is no kubelet, so a pod that should clean a node would never succeed.
     let (code, text) = bench.clean().await;
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(bench.everything().await, before);
@@ -238,7 +239,7 @@ async fn what_a_removal_needs_stays_until_it_has_gone_well_and_nodes_are_not_for
     let mut bench = Bench::open(&kube).await;
     let before = bench.everything().await;
     let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
-    // May do everything except delete services.
+    // This account may do everything except delete services.
     let everything = json!({"apiGroups": ["*"], "resources": ["*"],
         "verbs": ["get", "list", "create", "patch", "update"]});
     let kinds = [
@@ -281,8 +282,8 @@ async fn what_a_removal_needs_stays_until_it_has_gone_well_and_nodes_are_not_for
     let mut claim = namespace("leno-bench");
     claim["metadata"]["annotations"] = json!({"leno.dev/bench-run": RUN});
     bench.bed.apply(claim).await;
-    // There is no kubelet, so no node reports that it is clean. The second time, the ledger has
-    // nothing else left.
+    // There is no kubelet, so no node reports that it is clean. The second time, nothing else is left in the
+    // ledger.
     bench.kubeconfig = administrator;
     bench.killed("leno", &before).await;
     let mut last = String::new();

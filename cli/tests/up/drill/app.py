@@ -66,7 +66,7 @@ def work():
     time.sleep(now.get("slow", 0))
     if random.random() < now.get("fail", float(os.environ.get("FAIL", "0"))):
         return False
-    # Each is called, so that what fails first does not hide the others.
+    # The list makes sure that each URL is called, so that the first failure does not prevent the other calls.
     return all([call(url, now.get("header", 0)) for url in now.get("calls", CALLS)])
 
 

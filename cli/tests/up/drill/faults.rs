@@ -1,4 +1,4 @@
-//! The faults of the drill, and what is to be said of them.
+//! The faults of the drill, and what `leno why` must report about each.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -10,19 +10,19 @@ use leno_testkit::stopped::StoppedThreads;
 /// A fault.
 pub(super) struct Fault {
     pub(super) name: &'static str,
-    /// What the culprit that is named first has to contain.
+    /// A text that the culprit that is named first must contain.
     pub(super) culprit: &'static str,
-    /// What it or its evidence has to contain.
+    /// A text that the culprit or its evidence must contain.
     pub(super) evidence: &'static str,
     pub(super) inject: fn(&Drill),
-    /// What is done again and again while the culprit is looked for.
+    /// An action that is repeated while the culprit is looked for.
     pub(super) again: Option<fn(&Drill)>,
     pub(super) mend: fn(&Drill),
 }
 
 const NOTHING: fn(&Drill) = |_| {};
 
-/// A fault of which all is given but what is done again.
+/// A fault without a repeated action.
 const fn fault(
     name: &'static str,
     (culprit, evidence): (&'static str, &'static str),
@@ -156,7 +156,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "outside",
         ("the TLS of shop/outside", "external-tls-failed"),
         |drill| {
-            // It speaks no TLS.
+            // The server does not speak TLS.
             drill.edit(&[(
                 "",
                 "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
@@ -312,7 +312,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
 ];
 
-/// A policy for the clients of a service.
+/// A traffic policy for the clients of a service.
 fn policy(service: &str, spec: &str) -> String {
     format!(
         "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: {service}, namespace: shop}}\nspec:\n  \
@@ -324,7 +324,7 @@ fn signal(drill: &Drill, instance: &str, signal: Signal) {
     kill(Pid::from_raw(drill.mesh.application(instance)), signal).unwrap();
 }
 
-/// Adds or removes rules by which a quarter of what reaches an instance is dropped, in both families.
+/// Adds or removes rules that drop a quarter of the packets that reach an instance, in both address families.
 fn drop_packets(drill: &Drill, action: &str) {
     let rule = "INPUT ! -i lo -p tcp -m statistic --mode random --probability 0.25 -j DROP";
     for tool in ["iptables", "ip6tables"] {

@@ -1,5 +1,5 @@
-//! Metrics under the names of other meshes, asked for by queries of the dashboards of these; and exemplars, which lead to
-//! traces in a real collector.
+//! Tests metrics under the names of other meshes, by running queries of those meshes' dashboards, and exemplars,
+//! which lead to traces in a real collector.
 
 use std::fs;
 
@@ -24,8 +24,8 @@ metadata: {name: collector, namespace: shop}
 spec: {selector: {app: collector}, ports: [{name: grpc, port: 4317, appProtocol: grpc}]}
 ";
 
-/// Queries of public dashboards, with the variables of each set as a user would choose them in this mesh: the namespace
-/// `shop`, the workload `web` or `bytes`, an interval of 30 s.
+/// Queries of public dashboards. The variables of each are set to values that a user would choose in this mesh:
+/// the namespace `shop`, the workload `web` or `bytes`, and an interval of 30 s.
 #[rustfmt::skip]
 const QUERIES: &[(&str, &[&str])] = &[
     // linkerd/linkerd2, grafana/dashboards/deployment.json.
@@ -73,12 +73,12 @@ const QUERIES: &[(&str, &[&str])] = &[
         r#"sum(irate(istio_tcp_sent_bytes_total{reporter="destination", destination_workload_namespace=~"shop", destination_workload=~"bytes"}[1m])) + sum(irate(istio_tcp_received_bytes_total{reporter="destination", destination_workload_namespace=~"shop", destination_workload=~"bytes"}[1m]))"#,
         r#"sum(irate(istio_tcp_sent_bytes_total{reporter="source", source_workload_namespace=~"shop", source_workload=~"client"}[1m])) + sum(irate(istio_tcp_received_bytes_total{reporter="source", source_workload_namespace=~"shop", source_workload=~"client"}[1m]))"#,
     ]),
-    // istio/istio, manifests/addons/dashboards/lib/queries.libsonnet, as the board of ztunnel has them.
+    // istio/istio, manifests/addons/dashboards/lib/queries.libsonnet, as in the ztunnel dashboard.
     ("Istio connections", &[
         r#"sum (rate(istio_tcp_connections_opened_total[30s]))"#,
         r#"sum (rate(istio_tcp_connections_closed_total[30s]))"#,
     ]),
-    // All three have what Leno's own metrics have.
+    // The compatible metrics have the same counts as Leno's own metrics.
     ("the same counts", &[
         r#"sum(request_total{direction="inbound",deployment="web"}) == sum(leno_requests_total{direction="inbound",server="web-0"})"#,
         r#"sum(response_total{direction="outbound",deployment="client"}) == sum(leno_requests_total{direction="outbound",client="client-0"})"#,
@@ -120,7 +120,7 @@ fn dashboards_of_other_meshes_have_series_and_buckets_lead_to_traces() {
     });
     server.until_all_have_series(queries.collect());
 
-    // An exemplar of the client's histogram is a trace that the collector has.
+    // An exemplar in the client's histogram names a trace that the collector has.
     let spans = mesh.directory().join("spans");
     mesh.wait_for("an exemplar whose trace is in the collector", || {
         let query = "leno_request_duration_seconds_bucket{direction=\"outbound\",service=\"web\"}";

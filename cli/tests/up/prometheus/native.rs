@@ -1,4 +1,4 @@
-//! Native histograms, in a real Prometheus that scrapes protobuf.
+//! Tests native histograms, with a real Prometheus that scrapes protobuf.
 
 use super::server::Prometheus;
 use super::{MESH, configuration, program};
@@ -10,16 +10,18 @@ fn prometheus_has_native_histograms_of_edges() {
         return;
     };
     let Some(mesh) = root(|| Mesh::start(&with_server(MESH))) else { return };
-    // With this feature Prometheus wants protobuf, and keeps no classic buckets of what has native ones.
+    // With this feature Prometheus requests protobuf. It then stores no classic buckets of a histogram that has
+    // native ones.
     let more = ["--enable-feature=native-histograms"];
     let server = Prometheus::start((&prometheus, promtool), &mesh, &configuration(&mesh), &more);
     let of_web = "leno_request_duration_seconds{service=\"web\"}";
     let queries = [
         format!("histogram_quantile(0.99, sum(rate({of_web}[10s])))"),
         format!("histogram_fraction(0, 0.1, sum(rate({of_web}[10s]))) > 0"),
-        // As many as the counter has, also with those that take longer than the classic buckets can tell apart.
+        // The histogram counts as many requests as the counter, even though some take longer than the largest
+        // classic bucket.
         format!("sum(histogram_count({of_web})) == sum(leno_requests_total{{service=\"web\"}})"),
-        // The counters and gauges of the page are there too.
+        // The counters and gauges of the page are present as well.
         "sum(rate(leno_tls_handshakes_total[10s]))".to_owned(),
         "leno_discovery_connected == 1".to_owned(),
     ];

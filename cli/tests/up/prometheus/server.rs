@@ -1,4 +1,4 @@
-//! A Prometheus that runs in the namespace of a mesh's bridge, and what it answers.
+//! A Prometheus server that runs in the network namespace of a mesh's bridge.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,12 +11,13 @@ use serde_json::Value;
 
 use crate::mesh::{Mesh, said};
 
-/// How long every query may take to have an answer: a rate needs two scrapes, and rules another round.
+/// How long any query may take until it has an answer: a rate needs two scrapes, and recording rules need another
+/// round.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Where Prometheus listens, in the namespace of the bridge.
+/// Where Prometheus listens, in that network namespace.
 const LISTEN: &str = "127.0.0.1:9090";
 
-/// A running Prometheus; it ends with this.
+/// A running Prometheus server. Dropping this ends it.
 pub(super) struct Prometheus {
     netns: String,
     promtool: PathBuf,
@@ -24,7 +25,7 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it with this configuration and further arguments.
+    /// Starts the server with this configuration and further arguments.
     pub(super) fn start(
         (prometheus, promtool): (&Path, PathBuf),
         mesh: &Mesh,
@@ -42,14 +43,14 @@ impl Prometheus {
         Self { netns, promtool, _running: running }
     }
 
-    /// What it answers to a query of now.
+    /// The answer to a query about the present.
     pub(super) fn answer(&self, query: &str) -> Output {
         let mut command = within(&self.netns, &self.promtool);
         command.args(["query", "instant", "-o", "json"]).arg(format!("http://{LISTEN}"));
         command.arg(query).output().unwrap()
     }
 
-    /// `leno` beside it, reading from it.
+    /// Runs `leno` in the same network namespace, with figures from this server.
     pub(super) fn leno(&self, mesh: &Mesh, arguments: &[&str]) -> Output {
         Self::leno_at(&format!("http://{LISTEN}"), mesh, self, arguments)
     }
@@ -58,13 +59,13 @@ impl Prometheus {
         beside.command(url, mesh, arguments).output().unwrap()
     }
 
-    /// `leno edges --watch` beside it shows figures twice.
+    /// Checks that `leno edges --watch`, run there, prints figures at least twice.
     pub(super) fn is_asked_again(&self, mesh: &Mesh) {
         let mut command = self.command(&format!("http://{LISTEN}"), mesh, &["edges", "--watch"]);
         let mut watching = Watching(command.stdout(Stdio::piped()).spawn().unwrap());
         let lines = BufReader::new(watching.0.stdout.take().unwrap()).lines();
         let (says, said) = mpsc::channel();
-        // It ends with the program, which ends with this test.
+        // The thread ends with the program, which ends with this test.
         std::thread::spawn(move || {
             let heads = lines.map_while(Result::ok).filter(|line| line.starts_with("CLIENT"));
             heads.take(2).try_for_each(|head| says.send(head))
@@ -86,7 +87,7 @@ impl Prometheus {
         series.as_array().is_some_and(|series| !series.is_empty())
     }
 
-    /// Waits until every query has had series, each with what it is of.
+    /// Waits until every query has returned a series. Each query comes with a description.
     pub(super) fn until_all_have_series(&self, mut queries: Vec<(String, String)>) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -103,7 +104,7 @@ impl Prometheus {
         }
     }
 
-    /// The traces of the exemplars of a query, over all time.
+    /// The traces of the exemplars that a query returns, over all time.
     pub(super) fn exemplars(&self, query: &str) -> Vec<String> {
         let mut command = within(&self.netns, Path::new("curl"));
         command.args(["-sS", "-m", "10", "-G", "--data-urlencode"]).arg(format!("query={query}"));
@@ -118,12 +119,12 @@ impl Prometheus {
     }
 }
 
-/// A program that goes on until it is killed.
+/// A program that runs until it is killed.
 struct Watching(Child);
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        // Both fail only if it has ended and was reaped already.
+        // Both calls fail only if the process has already ended and was reaped.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -30,8 +30,8 @@ impl MeshModel {
     }
 }
 
-/// A finding for each policy with which the number of a workload's policies first exceeds the bound. If the policies
-/// are too large instead, the finding is for the last one.
+/// Adds a finding for each policy with which the number of a workload's policies first exceeds the bound. If the
+/// policies together are too large instead, the finding is about the last one.
 pub(super) fn authorization(mesh: &MeshModel, findings: &mut Findings<'_>) {
     let mut found: BTreeMap<usize, (InstanceName, Arc<str>)> = BTreeMap::new();
     for (name, reason) in mesh.overloaded() {
@@ -54,7 +54,7 @@ pub(super) fn authorization(mesh: &MeshModel, findings: &mut Findings<'_>) {
     }
 }
 
-/// Finds an authorizer that cannot be called.
+/// Finds a policy whose external authorizer cannot be called.
 pub(super) fn authorizer(
     mesh: &MeshModel,
     findings: &mut Findings<'_>,

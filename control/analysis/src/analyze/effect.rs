@@ -1,4 +1,4 @@
-//! Finds authorization policies without an effect: they select nothing, are not enforced, or match nothing.
+//! Finds authorization policies without an effect: they select no workload, are not enforced, or match no request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,7 @@ pub(super) fn policy(
     clients(mesh, findings, at, policy);
 }
 
-/// Finds a namespace's default that some of its workloads do not enforce.
+/// Finds a default authorization of a namespace that some of its workloads do not enforce.
 pub(super) fn of_namespace(
     mesh: &MeshModel,
     findings: &mut Findings<'_>,
@@ -96,7 +96,7 @@ fn of_service<'m>(mesh: &'m MeshModel, namespace: &str, name: &str) -> Vec<&'m W
     selector.into_iter().flat_map(|labels| mesh.labelled(namespace, labels)).collect()
 }
 
-/// Finds workloads without a proxy, which enforce nothing.
+/// Finds policies that select workloads without a proxy. Such workloads enforce no policy.
 fn enforced(
     mesh: &MeshModel,
     findings: &mut Findings<'_>,
@@ -127,7 +127,7 @@ fn enforced(
     );
 }
 
-/// Whether it is known that none of its instances has a proxy.
+/// Whether the instances of the workload are known to have no proxy.
 fn is_without_proxy(mesh: &MeshModel, workload: &Workload) -> bool {
     let target = PolicyTarget {
         group: "leno.dev".to_owned(),
@@ -142,7 +142,8 @@ fn full_name(workload: &Workload) -> String {
     format!("{}/{}", workload.metadata.namespace, workload.metadata.name)
 }
 
-/// Finds ports in rules on which no selected workload listens, as far as workloads declare their ports.
+/// Finds rules for ports on which no selected workload listens. Workloads that declare no ports are not
+/// considered.
 fn ports(
     findings: &mut Findings<'_>,
     (at, policy): (usize, &AuthorizationPolicy),
@@ -177,7 +178,8 @@ fn requests(policy: &AuthorizationPolicy) -> impl Iterator<Item = (String, &Requ
     })
 }
 
-/// The identity, or prefix of identities, in this trust domain that matches none of these service accounts.
+/// The identity, or prefix of identities, in this rule if it is in the mesh's trust domain and matches none of
+/// these service accounts.
 fn unmatched<'p>(
     pattern: &'p SegmentSpec,
     domain: &str,
@@ -203,7 +205,8 @@ fn unmatched<'p>(
     (!is_matched).then_some(wanted)
 }
 
-/// Finds clients of the mesh itself that do not exist. Without workloads in the documents nothing is known about them.
+/// Finds rules for clients of the mesh itself that do not exist. If the documents contain no workloads, this
+/// cannot be known.
 fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &AuthorizationPolicy) {
     let accounts: BTreeSet<(&str, &str)> = mesh
         .workloads()
@@ -221,7 +224,7 @@ fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &Au
     };
     for (rule, one) in policy.spec.rules.iter().enumerate() {
         for (from, client) in one.from.iter().enumerate() {
-            // Clients of another trust domain are not known here.
+            // The clients of another trust domain are not known here.
             if !client.trust_domains.is_empty() {
                 continue;
             }

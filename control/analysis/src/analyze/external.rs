@@ -1,5 +1,5 @@
-//! Mistakes about destinations outside of the mesh: missing certificate authorities, TLS
-//! origination to a service of the mesh, plaintext requests to a TLS port.
+//! Finds mistakes about destinations outside of the mesh: missing certificate authorities, TLS origination to a
+//! service of the mesh, plaintext requests to a TLS port.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::Object;
@@ -66,7 +66,8 @@ fn missing(port: &ServicePort) -> Option<&str> {
     }
 }
 
-/// Plaintext requests to an outside HTTPS port: the proxy does not originate TLS there.
+/// Finds services whose clients send plaintext requests to an HTTPS port outside, because the proxy does not
+/// originate TLS there.
 fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
     for port in service.ports.iter().filter(|port| port.protocol != Protocol::Opaque) {
         let Some(external) = port.external.as_ref().filter(|external| external.tls.is_none())
@@ -74,7 +75,7 @@ fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
             continue;
         };
         let Some(name) = external.names.iter().find(|name| name.port == HTTPS) else { continue };
-        // A client that connects to port 443 itself is expected to use TLS itself.
+        // A client that connects to port 443 of the service probably originates TLS itself.
         if port.port == HTTPS && port.protocol == Protocol::Detect {
             continue;
         }
@@ -88,8 +89,8 @@ fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
     }
 }
 
-/// An external name with an HTTP port but no HTTPS port. A Service with ports gives the name a
-/// virtual address, and a connection to a port that is not listed is refused there.
+/// Finds an external name with an HTTP port but no HTTPS port. A Service with ports gives the name a virtual
+/// address, and connections to ports that are not listed are refused there.
 fn cut_off(findings: &mut Findings<'_>, at: usize, service: &leno_resources::Service) {
     let Some(spec) = &service.spec else { return };
     let (Some("ExternalName"), Some(host)) = (spec.type_.as_deref(), &spec.external_name) else {
@@ -98,8 +99,7 @@ fn cut_off(findings: &mut Findings<'_>, at: usize, service: &leno_resources::Ser
     let ports = spec.ports.as_deref().unwrap_or_default();
     let listed = |number: u16| ports.iter().position(|port| port.port == i32::from(number));
     let (Some(index), None) = (listed(HTTP), listed(HTTPS)) else { return };
-    // With target port 443 the proxy is meant to originate TLS, and the application to send
-    // plaintext.
+    // With target port 443, the application is meant to send plaintext and the proxy to originate TLS.
     if matches!(&ports[index].target_port, Some(IntOrString::Int(443))) {
         return;
     }

@@ -9,23 +9,23 @@ use leno_resources::{
 };
 use serde::Serialize;
 
-/// How bad a finding is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It works, but hardly any user wants what it does.
+    /// What the document says works, but its effect is probably not intended.
     Warning,
-    /// It cannot work.
+    /// What the document says cannot work.
     Error,
 }
 
-/// One mistake. Displays as one line: `file:line:column: path: severity[code]: reason; remedy`. An
-/// object without a file is shown in place of the file.
+/// One mistake. `Display` prints one line: `file:line:column: path: severity[code]: reason; remedy`. For an object
+/// without a file, the object is printed in place of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// How serious it is.
     pub severity: Severity,
-    /// The kind of mistake, a stable name.
+    /// The kind of mistake: a name that stays the same in later versions.
     pub code: &'static str,
     /// The file, as given by the user; empty for an object of a cluster.
     #[serde(serialize_with = "text")]
@@ -71,16 +71,16 @@ impl Mistake {
     }
 }
 
-/// Collects the findings in some documents.
+/// Collects the findings about some documents.
 pub(super) struct Findings<'d> {
     pub(super) documents: &'d Documents,
     positions: HashMap<ObjectKey, usize>,
-    /// Each with the position of its document, for sorting.
+    /// The findings, each with the position of its document, by which they are sorted.
     found: Vec<(usize, Finding)>,
 }
 
 impl From<&Problem> for Finding {
-    /// A document that did not parse. The problem's reason includes the remedy.
+    /// The finding for a document that cannot be parsed. The problem's reason includes the remedy.
     fn from(problem: &Problem) -> Self {
         Self {
             severity: Severity::Error,
@@ -97,7 +97,7 @@ impl From<&Problem> for Finding {
 }
 
 impl Finding {
-    /// An object of a cluster that does not parse.
+    /// The finding for an object of a cluster that cannot be parsed.
     #[must_use]
     pub fn unread(key: &ObjectKey, reason: &str) -> Self {
         let problem = Problem::of_file("", reason);
@@ -117,7 +117,7 @@ impl<'d> Findings<'d> {
         self.documents.objects.iter().map(|located| &located.value).enumerate()
     }
 
-    /// The position of an object; `None` for one that is implied and not written.
+    /// The position of an object among the documents; `None` for an object that is implied and not written.
     pub(super) fn position(&self, key: &ObjectKey) -> Option<usize> {
         self.positions.get(key).copied()
     }

@@ -1,4 +1,4 @@
-//! Documents of other meshes. Leno does not read them, so it allows what they forbid.
+//! Finds documents of other meshes. Leno does not read them, so it allows traffic that they forbid.
 
 use leno_resources::{IgnoredDocument, Located};
 
@@ -18,7 +18,8 @@ const GROUPS: [(&str, &str); 10] = [
     ("access.smi-spec.io", "SMI"),
 ];
 
-/// Kinds that restrict which calls or clients are allowed. Ignoring one permits what it forbids.
+/// Kinds that restrict which calls or clients are allowed. If Leno ignores such a document, it permits what the
+/// document forbids.
 const PROTECTING: [&str; 19] = [
     "AuthorizationPolicy",
     "CiliumClusterwideNetworkPolicy",

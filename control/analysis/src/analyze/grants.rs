@@ -1,4 +1,4 @@
-//! Grants that no reference uses.
+//! Finds grants that no reference uses.
 
 use leno_resources::gateway::{BackendObject, BackendRef, ReferenceGrant, RouteFilter};
 use leno_resources::{Object, ObjectKey};

@@ -1,12 +1,12 @@
-//! Finds keys of tokens that the control plane is not permitted to fetch.
+//! Finds policies whose keys for verifying tokens the control plane may not fetch.
 
 use leno_resources::{AuthorizationPolicy, KEYS_FROM_ANNOTATION, Object, Origin, keys_from};
 
 use super::finding::{Findings, Mistake, Severity};
 use crate::mesh::MeshModel;
 
-/// The code of a finding about a key URL whose origin the control plane's Namespace does not permit. It requires that
-/// Namespace.
+/// The code of a finding about a URL of keys whose origin the control plane's Namespace does not permit. The check
+/// needs that Namespace.
 pub const KEYS_NOT_PERMITTED: &str = "keys-not-permitted";
 
 pub(super) fn keys(
@@ -21,7 +21,8 @@ pub(super) fn keys(
         if permitted.as_ref().is_some_and(|permitted| permitted.contains(&origin)) {
             continue;
         }
-        // Files may be meant for a cluster, whose administrator has the Namespace.
+        // Without that Namespace this is only a warning: the files may be meant for a cluster, where an
+        // administrator manages it.
         let severity = if permitted.is_some() { Severity::Error } else { Severity::Warning };
         let reason = format!(
             "the control plane is not permitted to fetch keys from {origin}, so that no token of {:?} is valid",

@@ -1,5 +1,5 @@
-//! Parts of policies without effect: HTTP settings on opaque ports, and settings that another policy
-//! of the same target has, too.
+//! Finds parts of policies without an effect: HTTP settings on opaque ports, and settings that another policy also
+//! makes for the same target.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -36,7 +36,7 @@ fn of_requests(policy: &TrafficPolicy) -> Vec<&'static str> {
 
 /// Finds the parts without effect.
 pub(super) fn without_effect(mesh: &MeshModel, findings: &mut Findings<'_>) {
-    // By target and part: the policy that takes precedence.
+    // The policy that takes precedence, by target and part.
     let mut winners: BTreeMap<(String, PolicyPart), PolicySource> = BTreeMap::new();
     let mut policies: Vec<(usize, &TrafficPolicy, Traffic)> = findings
         .objects()
@@ -47,7 +47,7 @@ pub(super) fn without_effect(mesh: &MeshModel, findings: &mut Findings<'_>) {
             _ => None,
         })
         .collect();
-    // The order in which proxies apply policies of the same target: the older first, then by name.
+    // Proxies apply policies of the same target in this order: older policies first, then by name.
     policies.sort_by(|(.., one), (.., other)| one.source.cmp(&other.source));
     for (at, policy, traffic) in policies {
         for target in &policy.spec.target_refs {
@@ -65,7 +65,7 @@ pub(super) fn without_effect(mesh: &MeshModel, findings: &mut Findings<'_>) {
     }
 }
 
-/// The part of a policy that does not hold because `winner` sets it for the same target.
+/// The finding for a part of a policy that has no effect because `winner` sets it for the same target.
 fn outranked(
     (target, part): &(String, PolicyPart),
     winner: &PolicySource,
@@ -111,7 +111,7 @@ fn on_bytes(
     }
 }
 
-/// A target in the form that messages use.
+/// Formats a target for messages.
 fn shown(policy: &TrafficPolicy, target: &PolicyTarget) -> String {
     let PolicyTarget { kind, name, section_name, .. } = target;
     let whole = format!("{kind} {}/{name}", policy.metadata.namespace);

@@ -1,4 +1,4 @@
-//! Mistakes in policies: missing targets, and retries that may write twice.
+//! Finds mistakes in policies: missing targets, and retries that may repeat a write.
 
 use leno_resources::{Kind, Object, ObjectKey, PolicyTarget, TrafficPolicy};
 use leno_types::mesh::Service;
@@ -9,7 +9,7 @@ use super::finding::{Findings, Mistake};
 use super::routes::instead;
 use crate::mesh::MeshModel;
 
-/// Failures in which no application received the request, so that any request can be sent again.
+/// The failures in which no server received the request, so that any request can be repeated.
 const UNSENT: [&str; 2] = ["connect-failure", "refused-stream"];
 
 pub(super) fn policies(mesh: &MeshModel, findings: &mut Findings<'_>) {
@@ -41,7 +41,7 @@ pub(super) fn policies(mesh: &MeshModel, findings: &mut Findings<'_>) {
     }
 }
 
-/// Retries of requests that may have changed something.
+/// Finds retries of requests that may already have changed something.
 fn repeated(findings: &mut Findings<'_>, at: usize, policy: &TrafficPolicy) {
     let Some(retries) = policy.spec.retries.as_ref().filter(|one| one.non_idempotent) else {
         return;
@@ -75,7 +75,7 @@ fn target(
     };
     let name = format!("{path}.name");
     if matches!(target.kind.as_str(), "Namespace" | "Mesh") {
-        // The policy's own namespace, or the mesh: both exist.
+        // These targets always exist: the policy's own namespace, or the mesh.
         return;
     }
     if target.kind != Kind::Service.as_str() {

@@ -1,4 +1,5 @@
-//! Mistakes about ports: unknown protocols, target ports that no workload has, ports of nodes.
+//! Finds mistakes about ports: unknown protocols, target ports that no workload has, and ports that only a
+//! cluster's nodes can open.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{Object, Service, Workload};
@@ -7,9 +8,9 @@ use leno_types::nearest;
 use super::finding::{Findings, Mistake};
 use crate::mesh::MeshModel;
 
-/// Values of `appProtocol` that decide how a port is served, and names of protocols that are
-/// relayed as bytes (RFC 6335; service names of IANA and names that charts use). The likeliest come
-/// first, because `nearest` prefers them.
+/// Known values of `appProtocol`: those that decide how a port is served, and names of protocols that are relayed
+/// as bytes (RFC 6335; IANA's service names and names that charts use). The most common come first, because
+/// `nearest` prefers earlier names.
 const PROTOCOLS: [&str; 54] = [
     "http",
     "http2",
@@ -67,7 +68,7 @@ const PROTOCOLS: [&str; 54] = [
     "zookeeper",
 ];
 
-/// Finds mistakes about ports. `local`: `leno up` runs the documents.
+/// Finds mistakes about ports. `local` is whether `leno up` runs the documents.
 pub(super) fn ports(mesh: &MeshModel, findings: &mut Findings<'_>, local: bool) {
     for (at, object) in findings.objects() {
         match object {
@@ -113,8 +114,7 @@ fn protocols<'a>(
     }
 }
 
-/// Target ports that no selected workload declares. Workloads that declare no ports are not
-/// checked.
+/// Finds target ports that no selected workload declares. Workloads that declare no ports are not considered.
 fn targets(mesh: &MeshModel, findings: &mut Findings<'_>, (at, service): (usize, &Service)) {
     let Some(spec) = &service.spec else { return };
     let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty());
@@ -148,7 +148,7 @@ fn targets(mesh: &MeshModel, findings: &mut Findings<'_>, (at, service): (usize,
     }
 }
 
-/// Ports of nodes and load balancers, which `leno up` does not open.
+/// Finds ports of nodes and load balancers, which `leno up` does not open.
 fn of_nodes(findings: &mut Findings<'_>, at: usize, service: &Service) {
     let kind = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
     let Some(kind @ ("NodePort" | "LoadBalancer")) = kind else { return };

@@ -1,5 +1,4 @@
-//! Mistakes in routes: where they attach, what they refer to, which of their matches no request
-//! reaches.
+//! Finds mistakes in routes: what they attach to, what they refer to, and matches that no request reaches.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -198,7 +197,7 @@ fn is_headless(mesh: &MeshModel, name: &ServiceName) -> bool {
     })
 }
 
-/// A rule without any backend or answer of its own.
+/// Finds rules that have neither a backend nor a filter that answers.
 fn targets_given(
     findings: &mut Findings<'_>,
     route: &DeclaredRoute<'_>,
@@ -221,8 +220,7 @@ fn targets_given(
     }
 }
 
-/// The invalid references of a resolved rule, with their paths and the objects that are written
-/// there.
+/// The invalid references of a resolved rule, each with its path and the object that it names.
 fn invalid<'d>(
     route: &DeclaredRoute<'d>,
     index: usize,
@@ -260,7 +258,7 @@ fn mirrors(
     }
 }
 
-/// The finding for an invalid reference, with a valid one as its remedy.
+/// The finding for an invalid reference. Its remedy names a valid object.
 fn dangling(
     mesh: &MeshModel,
     route: &DeclaredRoute<'_>,
@@ -316,7 +314,7 @@ pub(super) fn ports(service: &Service) -> String {
     }
 }
 
-/// Suggests a service that the user may have meant.
+/// Suggests a service that the user has probably meant.
 pub(super) fn instead(mesh: &MeshModel, wanted: &ServiceName) -> String {
     let keys = mesh.objects.iter().map(Object::key).filter(|key| key.kind == Kind::Service);
     let keys: Vec<ObjectKey> = keys.collect();
@@ -332,7 +330,7 @@ pub(super) fn instead(mesh: &MeshModel, wanted: &ServiceName) -> String {
     }
 }
 
-/// Matches that no request reaches, and routes that a route of another kind displaces.
+/// Finds matches that no request reaches, and routes that have no effect because of a route of another kind.
 pub(super) fn tables(mesh: &MeshModel, findings: &mut Findings<'_>) {
     let mut told = BTreeSet::new();
     let namespaces: BTreeSet<String> =
@@ -344,7 +342,7 @@ pub(super) fn tables(mesh: &MeshModel, findings: &mut Findings<'_>) {
         let mut seen: Vec<Arc<Service>> = Vec::new();
         for client in &namespaces {
             let Some(service) = service_for(mesh, &name, client) else { continue };
-            // Most namespaces share the same value.
+            // The service is the same for most client namespaces.
             if seen.iter().any(|seen| Arc::ptr_eq(seen, &service)) {
                 continue;
             }
@@ -376,7 +374,7 @@ fn table(
         let matches = one.rule.rule().matches.len();
         let (path, by) = match matches {
             0 => (path, one.by.clone()),
-            // No match of the rule is reached: report the rule once.
+            // No match of this rule is reached, so the rule is reported once.
             2.. if of_rule.clone().count() == matches => {
                 (path, of_rule.flat_map(|other| other.by.iter().copied()).collect())
             }
@@ -399,7 +397,7 @@ fn table(
     }
 }
 
-/// A connection route, or a host name of one, that another route already has.
+/// Finds connection routes, or host names in them, that another route already has.
 fn stream(
     findings: &mut Findings<'_>,
     told: &mut BTreeSet<(usize, String)>,

@@ -1,4 +1,4 @@
-//! Mistakes in services: selectors that select no workload, endpoints without a service.
+//! Finds mistakes in services: selectors that select no workload, and endpoints without a service.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::routes::instead;
 use crate::mesh::MeshModel;
 
 pub(super) fn services(mesh: &MeshModel, findings: &mut Findings<'_>) {
-    // Documents without any workload are meant for a cluster, which has workloads of its own.
+    // Documents without any workload are meant for a cluster, where workloads exist already.
     let runs_here = mesh.workloads().next().is_some();
     for (at, object) in findings.objects() {
         match object {
@@ -38,8 +38,7 @@ pub(super) fn services(mesh: &MeshModel, findings: &mut Findings<'_>) {
     }
 }
 
-/// The endpoints of a slice that the mesh refuses because the slice's namespace has no right to
-/// them.
+/// Finds endpoints in a slice that the mesh rejects because the slice's namespace has no right to them.
 fn refused(mesh: &MeshModel, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
     let key = |labels: &BTreeMap<String, String>| labels.get(SERVICE_NAME_LABEL).cloned();
     let name = slice.metadata.labels.as_ref().and_then(key);
@@ -58,8 +57,8 @@ fn refused(mesh: &MeshModel, findings: &mut Findings<'_>, (at, slice): (usize, &
     }
 }
 
-/// Whether a service has endpoints although no workload matches its selector. This is so for pods
-/// that share their node's network: Kubernetes lists them as endpoints, but the mesh ignores them.
+/// Whether a service has endpoints although no workload matches its selector. This is the case for pods that use
+/// their node's network: Kubernetes lists them as endpoints, but the mesh ignores them.
 fn has_endpoints(mesh: &MeshModel, service: &Object) -> bool {
     let key = service.key();
     mesh.objects.iter().any(|object| {

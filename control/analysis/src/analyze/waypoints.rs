@@ -1,5 +1,5 @@
-//! Services with a waypoint that does not serve them, workloads that no client reaches for that reason, and workloads that
-//! are declared as a waypoint but cannot be one.
+//! Finds services whose waypoint does not serve them, workloads that no client can reach for that reason, and
+//! workloads that are declared as a waypoint but cannot be one.
 
 use leno_resources::{
     Object, Service, USE_WAYPOINT_LABEL, WAYPOINT_LABEL, WaypointUse, Workload, waypoint_instance,
@@ -11,7 +11,7 @@ use super::finding::{Findings, Mistake};
 use crate::mesh::MeshModel;
 
 pub(super) fn waypoints(mesh: &MeshModel, findings: &mut Findings<'_>) {
-    // Documents without any workload are meant for a cluster, which has waypoints of its own.
+    // Documents without any workload are meant for a cluster, where waypoints exist already.
     if mesh.workloads().next().is_none() {
         return;
     }
@@ -29,7 +29,7 @@ pub(super) fn waypoints(mesh: &MeshModel, findings: &mut Findings<'_>) {
     }
 }
 
-/// The mistake, and the remedy.
+/// A mistake, and its remedy.
 type Wrong = (String, String);
 
 fn of_service(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<Wrong> {
@@ -38,7 +38,7 @@ fn of_service(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<Wr
     Some((format!("{reason}: clients of the service are refused"), remedy))
 }
 
-/// A workload that only permits requests through its waypoint.
+/// The mistake of a workload that permits only requests through its waypoint, if no waypoint serves it.
 fn only_through(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
     let of = &workload.metadata;
     let before = waypoint_use(Some(&of.labels), Some(&of.annotations), &of.namespace)?;
@@ -52,7 +52,7 @@ fn only_through(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
     Some((format!("{reason}: the workload permits no client"), remedy))
 }
 
-/// A workload that should be an instance of a waypoint.
+/// The mistake of a workload that is declared as an instance of a waypoint but cannot be one.
 fn of_instance(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
     let of = &workload.metadata;
     let Some(instance) = waypoint_instance(&of.labels, &of.namespace) else {
@@ -93,7 +93,7 @@ fn services_of<'m>(
     })
 }
 
-/// The waypoint that a service sets, or else its namespace.
+/// The waypoint that a service sets, or else that its namespace sets.
 fn uses(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<WaypointUse> {
     let of = &service.metadata;
     waypoint_use(of.labels.as_ref(), of.annotations.as_ref(), namespace).or_else(|| {
@@ -107,7 +107,7 @@ fn uses(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<Waypoint
     })
 }
 
-/// Why a waypoint does not serve services of a namespace.
+/// Why a waypoint does not serve the services of a namespace.
 fn wrong(mesh: &MeshModel, waypoint: &ServiceName, namespace: &str) -> Option<Wrong> {
     let instance =
         |one: &Workload| waypoint_instance(&one.metadata.labels, &one.metadata.namespace);

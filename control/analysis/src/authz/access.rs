@@ -1,4 +1,4 @@
-//! The access of every client to a workload, by port.
+//! Determines the access of every client to a workload, port by port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::{EnforcedPolicies, LaterAccess, OUTSIDE, ObservedClient, STRICT, acti
 use crate::mesh::MeshModel;
 use crate::sender::{Sender, Unanswerable};
 
-/// The name of clients that are not in a document.
+/// The name that stands for all clients that no document contains.
 const ANYTHING: &str = "(anything else)";
 
 /// The access of all clients to a workload.
@@ -25,7 +25,7 @@ pub struct WorkloadAccess {
     pub workload: String,
     /// Whether it has a proxy, which enforces policies.
     pub enforced: bool,
-    /// The mode of mTLS.
+    /// The mTLS mode.
     pub mtls: &'static str,
     /// The default of authorization.
     pub default: &'static str,
@@ -42,9 +42,9 @@ pub struct PolicySummary {
     pub name: String,
     /// `Allow`, `Deny`, `Audit` or `External`.
     pub action: &'static str,
-    /// The ports that its targets limit it to; empty means all.
+    /// The ports to which its targets limit it; empty if it applies to all.
     pub ports: Vec<u16>,
-    /// Where it is written, `file:line:column`, if known.
+    /// The place of its document as `file:line:column`; `None` if that is not known.
     pub place: Option<String>,
 }
 
@@ -61,11 +61,11 @@ pub struct ClientAccess {
     pub access: &'static str,
     /// The policy that decides, if one does.
     pub policy: Option<String>,
-    /// The policies that decide on a part of the requests.
+    /// The policies that decide about a part of the requests.
     pub policies_of_requests: Vec<String>,
     /// The reason.
     pub reason: String,
-    /// How the access changes as the client's certificate gets older.
+    /// How the access changes when the client's certificate gets older.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub later: Vec<LaterAccess>,
 }
@@ -75,13 +75,13 @@ pub struct ClientAccess {
 pub struct AccessChange {
     /// The workload.
     pub workload: String,
-    /// Before; `None` if there was no such client or port.
+    /// Its access before the change; `None` if there was no such client or port.
     pub before: Option<ClientAccess>,
-    /// After.
+    /// Its access after the change; `None` if there is no such client or port any more.
     pub after: Option<ClientAccess>,
 }
 
-/// A request that is never sent.
+/// Stands for a request while only the connection is decided about. No policy matches it.
 struct NoRequest;
 
 impl AuthorizationRequest for NoRequest {
@@ -101,7 +101,7 @@ impl AuthorizationRequest for NoRequest {
 }
 
 impl MeshModel {
-    /// The access of all clients to a workload; if none is named, to every workload with a proxy.
+    /// The access of all clients to a workload or, if no workload is named, to every workload with a proxy.
     ///
     /// # Errors
     /// [`Unanswerable`] if there is no such workload.
@@ -188,7 +188,7 @@ impl MeshModel {
         all
     }
 
-    /// The access of one client to one port, now and as its certificate gets older.
+    /// The access of one client to one port, now and when its certificate gets older.
     fn access_of(
         &self,
         enforced: &EnforcedPolicies,
@@ -230,7 +230,7 @@ fn access(
     if enforced.refuses(seen) {
         return answer;
     }
-    // On an opaque port nothing depends on a request.
+    // On an opaque port, no policy can depend on a request.
     if declared(&enforced.policy.ports, port) == Protocol::Opaque
         && !enforced.table.reads_server_names(port)
     {

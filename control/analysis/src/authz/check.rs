@@ -75,7 +75,7 @@ pub struct PolicyVerdict {
     pub name: String,
     /// `Allow`, `Deny`, `Audit` or `External`.
     pub action: &'static str,
-    /// Whether it matches.
+    /// Whether it matches the request.
     pub matches: bool,
     /// Why it matches, or why not.
     pub reason: &'static str,
@@ -91,18 +91,18 @@ pub(crate) struct AskedServer {
     pub(crate) backend: Option<BackendAnswer>,
 }
 
-/// A request as it arrives at the workload.
+/// A request as it arrives at the workload, after changes by routes.
 pub(super) struct ArrivingRequest<'a> {
     method: &'a str,
     path: &'a str,
     authority: &'a str,
     headers: Vec<(String, String)>,
-    /// The claims of its token, which is assumed to be valid.
+    /// The claims of the request's token, which is assumed to be valid.
     claims: &'a [(String, String)],
 }
 
 impl<'a> ArrivingRequest<'a> {
-    /// A request without further properties.
+    /// A request with only a method, a path and an authority.
     pub(super) fn of_request(method: &'a str, path: &'a str, authority: &'a str) -> Self {
         Self { method, path, authority, headers: Vec::new(), claims: &[] }
     }
@@ -159,9 +159,9 @@ impl AuthorizationRequest for ArrivingRequest<'_> {
 }
 
 impl MeshModel {
-    /// Checks one request against the policies of a workload: on its only port, on the port of the question, or on the
-    /// one behind that port of a service. With `claims` the request has a valid token of every issuer, with these
-    /// claims.
+    /// Checks one request against the policies of a workload: on the question's port, on the port behind it if
+    /// that is a service's port, or on the workload's only port. If there are `claims`, the request is assumed to
+    /// have a valid token of every issuer with these claims.
     ///
     /// # Errors
     /// [`Unanswerable`] if there is no such workload or client.
@@ -224,8 +224,8 @@ impl MeshModel {
         })
     }
 
-    /// The port of an instance behind the question's port of a service in its namespace: the service that the question
-    /// names, or else the first one.
+    /// The port of an instance to which a service forwards the question's port. The service is the one that the
+    /// question names, or else the first one in the namespace that has the port.
     fn port_behind(&self, instance: &InstanceName, question: &ExplainQuestion) -> Option<u16> {
         let named = question.host.split('.').next();
         let mut found = None;
@@ -251,7 +251,7 @@ impl MeshModel {
         })
     }
 
-    /// Adds to an explanation what the servers' policies decide on the request.
+    /// Adds to an explanation how the servers' policies decide about the request.
     pub(crate) fn authorize(
         &self,
         answer: &mut Explanation,
@@ -270,7 +270,7 @@ impl MeshModel {
         self.authorize_at(answer, sender, question, targets);
     }
 
-    /// The same for these servers.
+    /// Adds how the policies of these servers decide about the request.
     pub(crate) fn authorize_at(
         &self,
         answer: &mut Explanation,
@@ -306,7 +306,7 @@ impl MeshModel {
         answer.authorization = all;
     }
 
-    /// The decision on a request, now and as the client's certificate gets older.
+    /// The decision about a request, now and when the client's certificate gets older.
     fn decide(
         &self,
         enforced: &EnforcedPolicies,
@@ -347,7 +347,7 @@ impl MeshModel {
         let examined = enforced.table.examine(view, is_http.then_some(arriving));
         let asked = enforced.asked(&examined.policies, PolicyMatch::Matches);
         let policies = &enforced.policy.authorization.policies;
-        // For an opaque connection nothing excludes that it matches a rule about requests.
+        // On an opaque connection, a rule about requests can never be excluded.
         let by = match decision {
             AuthorizationDecision::Denied(Denial::Policy(by) | Denial::Bytes(by)) if !is_http => {
                 Some(by.position())
@@ -390,7 +390,7 @@ impl AuthorizationAnswer {
     }
 }
 
-/// Adds a decision; servers with the same decision share an answer.
+/// Adds a decision to the answers. Servers with the same decision share one answer.
 fn merge(all: &mut Vec<AuthorizationAnswer>, decided: AuthorizationAnswer, server: String) {
     let alike = |one: &&mut AuthorizationAnswer| {
         one.policies == decided.policies
@@ -404,7 +404,7 @@ fn merge(all: &mut Vec<AuthorizationAnswer>, decided: AuthorizationAnswer, serve
     }
 }
 
-/// The headers after the changes of a route.
+/// The headers after a route's changes.
 fn edited(headers: &[(String, String)], edits: &HeaderEdits) -> Vec<(String, String)> {
     let changed = |name: &str| {
         let set = edits.set.iter().any(|(set, _)| set.eq_ignore_ascii_case(name));

@@ -1,4 +1,4 @@
-//! How a decision changes as the client's certificate gets older.
+//! Determines how a decision changes when the client's certificate gets older.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use serde::Serialize;
 
 use crate::explain::time;
 
-/// Most later decisions that are listed. The conditions of a few policies change a decision three times at most.
+/// Most later decisions that are listed. The conditions of usual policies change a decision three times at most.
 const MAX_LATER: usize = 8;
-/// The default lifetime of certificates, and how long before they are issued they begin.
+/// The default lifetime of a certificate, and by how much its validity begins before it is issued.
 const USUAL_LIFE_S: i64 = 24 * 3600;
 const BEGIN_S: i64 = 300;
 
-/// A decision that applies later.
+/// A decision that applies from a later time on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct LaterAccess {
-    /// The age of the client's certificate from which it applies, in seconds, as policies count it.
+    /// The age of the client's certificate from which the decision applies, in seconds, as policies count it.
     pub certificate_age_s: u64,
     /// `permitted`, `denied`, or `requests` if it depends on the request.
     pub access: &'static str,
@@ -35,8 +35,8 @@ impl fmt::Display for LaterAccess {
     }
 }
 
-/// The assumed certificate of a client, issued for 24 hours. If only one of age and remaining time is given, the other
-/// follows from it; without both it was just issued.
+/// A certificate with a lifetime of 24 hours, as it is assumed for a client. If only one of age and remaining time
+/// is given, the other is computed; if neither is given, the certificate was just issued.
 pub(crate) fn assumed(age: Option<Duration>, left: Option<Duration>) -> CertificateView {
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let rest = |time: i64| (USUAL_LIFE_S + BEGIN_S).saturating_sub(time).max(0);
@@ -50,7 +50,7 @@ pub(crate) fn assumed(age: Option<Duration>, left: Option<Duration>) -> Certific
     CertificateView { validity, now_s: 0 }
 }
 
-/// The decision now and later ones, each with the certificate's age from which it applies.
+/// The decision now and the later ones, each with the certificate's age from which it applies.
 pub(super) fn decisions<T>(
     table: &AuthorizationTable,
     client: ConnectionView<'_>,
@@ -61,7 +61,7 @@ pub(super) fn decisions<T>(
     let mut later: Vec<(u64, T)> = Vec::new();
     let Some(mut certificate) = client.certificate else { return (first, later) };
     let mut shown = client;
-    // Each time is later than the one before, and there are only a few conditions.
+    // Each time is later than the one before, and policies have only a few such conditions, so this ends.
     while later.len() < MAX_LATER
         && let Some(next) = table.connection(&shown).until_s()
         && next < certificate.validity.not_after_s

@@ -1,5 +1,5 @@
-//! Suggests the smallest `Allow` policy for what an `Audit` policy has recorded, and shows its effect on the recorded
-//! requests.
+//! Suggests the narrowest `Allow` policy that permits the requests that an `Audit` policy has recorded, and shows
+//! its effect on these requests.
 //!
 //! ```text
 //! recorded requests ─► by client ─► by port and method ─► paths ─► rules ─► AuthorizationPolicy
@@ -22,7 +22,7 @@ use super::check::ArrivingRequest;
 use super::{OUTSIDE, ObservedClient};
 use crate::mesh::MeshModel;
 
-/// Most paths in one folder that are listed; if there are more, the whole folder is permitted, because the paths
+/// Most paths in one folder that are listed. If there are more, the whole folder is permitted, because the paths
 /// probably contain identifiers.
 const MAX_PATHS_OF_FOLDER: usize = 16;
 
@@ -43,31 +43,31 @@ pub struct RecordedRequest {
     pub host: String,
     /// The path as it was sent, without its query.
     pub path: String,
-    /// How many times.
+    /// How many times the request was made.
     pub count: u64,
 }
 
-/// What a proxy reports in `/audited`.
+/// The response of a proxy to `/audited`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedRequests {
     /// The distinct requests.
     pub requests: Vec<RecordedRequest>,
-    /// How many requests were not recorded because of the bound.
+    /// How many requests were not recorded because the proxy's record was full.
     pub not_kept: u64,
 }
 
-/// A policy that permits what another one has recorded.
+/// A policy that permits the requests that an `Audit` policy has recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suggestion {
     /// `<namespace>/<name>` of the `Audit` policy.
     pub audited_by: String,
-    /// The policy; `None` if nothing of what was recorded can be permitted.
+    /// The suggested policy; `None` if none of the recorded requests can be permitted.
     pub policy: Option<AuthorizationPolicy>,
-    /// How many distinct requests it permits, together with the other policies.
+    /// How many distinct requests are permitted by this policy together with the other policies.
     pub permitted: usize,
     /// Requests that would be denied, each with the reason.
     pub denied: Vec<(RecordedRequest, String)>,
-    /// Requests of clients without an identity, which it does not permit.
+    /// Requests of clients without an identity, which the suggested policy does not permit.
     pub in_clear: Vec<RecordedRequest>,
     /// How many requests the proxies did not record.
     pub not_kept: u64,
@@ -77,7 +77,8 @@ pub struct Suggestion {
 type PortRequests = BTreeMap<(u16, Option<String>), BTreeSet<String>>;
 
 impl MeshModel {
-    /// A policy for each `Audit` policy of a namespace that has recorded anything, or for the named one.
+    /// Suggests a policy for each `Audit` policy of a namespace that has recorded requests, or only for the named
+    /// one.
     #[must_use]
     pub fn suggestions(
         &self,
@@ -98,7 +99,7 @@ impl MeshModel {
         suggested.collect()
     }
 
-    /// The instances whose proxies record for these `Audit` policies.
+    /// The instances whose proxies record requests for these `Audit` policies.
     #[must_use]
     pub fn recording(&self, namespace: Option<&str>, name: Option<&str>) -> Vec<InstanceName> {
         let is_meant = |one: &leno_types::authorization::AuthorizationPolicy| {
@@ -146,13 +147,13 @@ impl MeshModel {
         }
     }
 
-    /// How the application of an instance interprets paths.
+    /// How the application of an instance interprets paths, which decides how they are normalised.
     fn path_reading(&self, instance: &InstanceName) -> PathReading {
         let policy = self.index.server_policy(instance);
         policy.map(|policy| policy.authorization.paths).unwrap_or_default()
     }
 
-    /// The policy that permits these requests, and as few others as possible.
+    /// The policy that permits these requests and as few others as possible.
     fn least<'r>(
         &self,
         audit: &AuthorizationPolicy,
@@ -169,7 +170,8 @@ impl MeshModel {
                     *readings.entry(server).or_insert_with(|| self.path_reading(server)),
                 ) {
                     Ok(path) if path != "*" => path,
-                    // Such a path cannot be permitted: it is denied by every rule with a path, or is none.
+                    // Such a request cannot be permitted: `*` is not a path, and a path that cannot be normalised
+                    // is denied by every rule with paths.
                     Ok(_) | Err(_) => continue,
                 },
                 None => String::new(),
@@ -199,7 +201,8 @@ impl MeshModel {
         (!rules.is_empty()).then(|| allowing(audit, rules))
     }
 
-    /// Service accounts of the mesh by name, as seen from `namespace`; other clients by identity.
+    /// The clients in the form of a policy: service accounts of the mesh by name, as seen from `namespace`, and
+    /// other clients by identity.
     fn client_specs(&self, namespace: &str, clients: &[Identity]) -> Vec<ClientSpec> {
         let is_own = |one: &&Identity| *one.trust_domain() == self.settings.trust_domain;
         let name = |one: &Identity| match one.namespace() == namespace {
@@ -217,8 +220,8 @@ impl MeshModel {
         all.into_iter().filter(|one| *one != ClientSpec::default()).collect()
     }
 
-    /// Decides on each request again, as if the policy were applied. Returns the number of permitted ones, and the
-    /// others.
+    /// Decides about each request again, as if the suggested policy were applied. Returns the number of permitted
+    /// requests, and the others.
     fn replay(
         &self,
         policy: Option<&AuthorizationPolicy>,
@@ -257,7 +260,7 @@ impl MeshModel {
     }
 }
 
-/// The `Allow` policy in place of an `Audit` policy.
+/// The `Allow` policy that replaces an `Audit` policy.
 fn allowing(audit: &AuthorizationPolicy, rules: Vec<AuthorizationRule>) -> AuthorizationPolicy {
     AuthorizationPolicy {
         metadata: Metadata {
@@ -276,8 +279,8 @@ fn allowing(audit: &AuthorizationPolicy, rules: Vec<AuthorizationRule>) -> Autho
     }
 }
 
-/// The requests of a client as entries of `to`; methods with the same paths share one. Methods and paths that no
-/// document can have are left out, because clients choose them freely: `delete`, or `/x*`.
+/// The requests of a client as entries of `to`. Methods with the same paths share an entry. Clients may have sent
+/// methods and paths that a document cannot contain, such as `delete` or `/x*`; these are left out.
 fn requests_of(of_port: &PortRequests) -> Vec<RequestSpec> {
     let mut entries: Vec<RequestSpec> = Vec::new();
     for ((port, method), paths) in of_port {
@@ -312,7 +315,7 @@ fn requests_of(of_port: &PortRequests) -> Vec<RequestSpec> {
     entries
 }
 
-/// The paths, or their folders if these have many paths.
+/// The patterns for these paths; a folder with many paths becomes one pattern.
 fn segments(paths: &BTreeSet<String>) -> Vec<SegmentSpec> {
     let (mut exact, mut folders) = (paths.clone(), BTreeSet::<String>::new());
     let mut most = MAX_PATHS_OF_FOLDER;
@@ -372,7 +375,7 @@ mod tests {
         assert_eq!(of(many.chain(["/health".to_owned()])), ["/health", "/items/*"]);
         let nested = (0..40).flat_map(|one| (0..40).map(move |two| format!("/v1/{one}/{two}")));
         assert_eq!(of(nested), ["/v1/*"]);
-        // Very many folders with few paths each.
+        // A very large number of folders with few paths each.
         let wide = (0..400).map(|number| format!("/{number}/x"));
         assert_eq!(of(wide), ["//*"]);
     }

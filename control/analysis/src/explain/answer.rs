@@ -1,4 +1,4 @@
-//! The answer, as words for people and fields that programs may rely on.
+//! The answer to the question what happens to a request: text for people, and fields that programs may rely on.
 
 use leno_types::Protocol;
 use leno_types::mesh::{Endpoint, Service, ServicePort, Topology, Workload};
@@ -22,19 +22,19 @@ pub struct Explanation {
     pub authority: String,
     /// Path and query.
     pub target: String,
-    /// The service or workload at the address dialled.
+    /// The service or workload at the address that the client connects to.
     pub destination: DestinationAnswer,
-    /// The rule that it follows; `None` if it follows no route.
+    /// The rule that the request follows; `None` if it follows no route.
     pub rule: Option<RuleAnswer>,
     /// The result.
     pub outcome: OutcomeAnswer,
-    /// The backends that it can go to, each with its share.
+    /// The backends that the request can go to, each with its share of such requests.
     pub backends: Vec<BackendAnswer>,
-    /// The timeouts that apply to it.
+    /// The timeouts that apply to the request.
     pub timeouts: TimeoutsAnswer,
-    /// What policies set, part by part, and which of them apply.
+    /// What policies set, part by part, and which parts apply.
     pub policies: Vec<PolicyAnswer>,
-    /// What the servers' policies decide on it; empty if they permit everything.
+    /// How the servers' policies decide about the request; empty if they permit everything.
     pub authorization: Vec<AuthorizationAnswer>,
     /// Every match of the service's routes, in the order of precedence.
     pub considered: Vec<ConsideredMatch>,
@@ -62,7 +62,7 @@ pub struct DestinationAnswer {
     pub kind: &'static str,
     /// `<namespace>/<name>`; empty if the mesh does not know the address.
     pub name: String,
-    /// The port dialled.
+    /// The port that the client connects to.
     pub port: u16,
     /// The port's protocol: `http1`, `http2`, `opaque`, or `detect` if no document declares one.
     pub protocol: &'static str,
@@ -97,11 +97,11 @@ pub struct OutcomeAnswer {
     pub leno_error: Option<String>,
     /// Further headers of the mesh's own answer.
     pub headers: Vec<(String, String)>,
-    /// The same in words.
+    /// The outcome in words.
     pub text: String,
 }
 
-/// One backend that requests go to.
+/// One backend that the request can go to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BackendAnswer {
     /// `<namespace>/<name>` of a service or, if the client calls its address directly, of a
@@ -109,11 +109,11 @@ pub struct BackendAnswer {
     pub service: String,
     /// The port.
     pub port: u16,
-    /// Its share of the requests, 0 to 1.
+    /// Its share of such requests, 0 to 1.
     pub share: f64,
-    /// Why it takes no requests, if it takes none.
+    /// Why it takes no requests; `None` if it takes some.
     pub invalid: Option<&'static str>,
-    /// The `leno-error` header of its share of the requests, if they fail.
+    /// The `leno-error` header of answers to its share of the requests, if these fail.
     pub leno_error: Option<String>,
     /// The host that the application receives, if a filter rewrites it.
     pub host: Option<String>,
@@ -123,7 +123,7 @@ pub struct BackendAnswer {
     pub request_headers: HeaderEdits,
     /// Changes of the response's headers.
     pub response_headers: HeaderEdits,
-    /// Where copies of the request go.
+    /// Where copies of the request are sent.
     pub mirrors: Vec<MirrorAnswer>,
     /// The endpoints that can serve it.
     pub endpoints: Vec<EndpointAnswer>,
@@ -132,9 +132,9 @@ pub struct BackendAnswer {
 /// Changes of headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HeaderEdits {
-    /// Replaces all headers of the same name.
+    /// Headers that replace all headers of the same name.
     pub set: Vec<(String, String)>,
-    /// Is added to headers of the same name.
+    /// Headers that are added to those of the same name.
     pub add: Vec<(String, String)>,
     /// Names of the headers that are removed.
     pub remove: Vec<String>,
@@ -145,9 +145,9 @@ pub struct HeaderEdits {
 pub struct MirrorAnswer {
     /// `<namespace>/<name>:<port>`, or why there is none.
     pub to: String,
-    /// How many requests are copied
+    /// How many requests are copied, out of [`denominator`](Self::denominator).
     pub numerator: u32,
-    /// out of how many.
+    /// The number of requests of which `numerator` are copied.
     pub denominator: u32,
 }
 
@@ -159,17 +159,17 @@ pub struct EndpointAnswer {
     /// Its address with the port; for an endpoint outside of the mesh its host name, if known by
     /// name.
     pub address: String,
-    /// The identity that the proxy expects over mTLS; `None` means plaintext, or TLS with a server
-    /// outside.
+    /// The identity that the proxy expects over mTLS; `None` for plaintext, and for TLS with a server outside of
+    /// the mesh.
     pub identity: Option<String>,
-    /// The server name that the proxy requests over TLS, and the policy that sets it; `None` means
-    /// that the proxy originates no TLS.
+    /// The server name that the proxy requests over TLS, and the policy that sets it; `None` if the proxy
+    /// originates no TLS.
     pub tls: Option<String>,
-    /// Why the client's proxy leaves it out for now, if known: `unreachable` or `failing`.
+    /// Why the client's proxy does not use the endpoint at present, if known: `unreachable` or `failing`.
     pub ejected: Option<String>,
 }
 
-/// How long a request may take; `None` means without limit.
+/// How long a request may take; `None` stands for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TimeoutsAnswer {
     /// For the whole request, in milliseconds.
@@ -178,7 +178,7 @@ pub struct TimeoutsAnswer {
     pub backend_request_ms: Option<u64>,
 }
 
-/// One match, and whether the request satisfies it.
+/// One match of a route, and whether the request satisfies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConsideredMatch {
     /// Its rule, in the notation of `leno-error`.
@@ -187,7 +187,7 @@ pub struct ConsideredMatch {
     pub index: usize,
     /// Whether the request satisfies all its conditions.
     pub holds: bool,
-    /// Whether the proxy evaluates it: matches after the first that holds are not evaluated.
+    /// Whether the proxy evaluates it. Matches after the first one that holds are not evaluated.
     pub reached: bool,
     /// The condition that the request fails, or why the match does not get the request.
     pub reason: String,
@@ -225,8 +225,8 @@ impl ClientAnswer {
 }
 
 impl Explanation {
-    /// Records that a proxy of the client has ejected an instance behind a service, or, if `service` is empty, an
-    /// instance that is called by its own address.
+    /// Records that a proxy of the client has ejected an instance behind a service. If `service` is empty, the
+    /// client calls the instance by its own address.
     pub fn eject(&mut self, (namespace, service): (&str, &str), instance: &str, reason: &str) {
         let workload = format!("{namespace}/{instance}");
         let wanted = format!("{namespace}/{service}");
@@ -295,7 +295,8 @@ impl OutcomeAnswer {
         }
     }
 
-    /// `bytes`: the client sends something else than HTTP requests.
+    /// Refused because the destination is not in the mesh. `bytes` is whether the client sends something else than
+    /// HTTP requests.
     pub(super) fn egress_denied(bytes: bool) -> Self {
         if bytes {
             return Self::closed(
@@ -325,7 +326,7 @@ impl OutcomeAnswer {
         Self::new("failed", "the connection is refused: the Service has no such port")
     }
 
-    /// `asked` is true if the question was about bytes, and false if the port is declared opaque.
+    /// Relayed as bytes. `asked` is whether the question was about bytes; otherwise the port is declared opaque.
     pub(super) fn relayed(asked: bool) -> Self {
         let text = match asked {
             true => "is relayed as bytes to one endpoint",
@@ -336,7 +337,7 @@ impl OutcomeAnswer {
         Self::new("relayed", text)
     }
 
-    /// Forwarded to one of these backends; fails if none of them has an endpoint.
+    /// The request is forwarded to one of these backends; the outcome is an error if none of them has an endpoint.
     pub(super) fn forwarded(backends: &[BackendAnswer]) -> Self {
         let served =
             |backend: &&BackendAnswer| backend.share > 0.0 && !backend.endpoints.is_empty();
@@ -356,7 +357,7 @@ impl OutcomeAnswer {
         }
     }
 
-    /// Every server's policies deny it.
+    /// Denied by the policies of every server.
     pub(crate) fn denied(is_http: bool, reason: &str) -> Self {
         if is_http {
             let text = format!("every endpoint denies it: {reason}");
@@ -426,7 +427,7 @@ impl BackendAnswer {
 }
 
 impl EndpointAnswer {
-    /// `None` if the endpoint has no address.
+    /// The answer for an endpoint; `None` if the endpoint has no address.
     fn of(endpoint: &Endpoint) -> Option<Self> {
         let address = std::net::SocketAddr::new(*endpoint.addresses.first()?, endpoint.port);
         Some(Self {

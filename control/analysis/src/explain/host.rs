@@ -11,10 +11,10 @@ use crate::mesh::MeshModel;
 /// The domain of all names in the mesh.
 const DOMAIN: &str = "svc.cluster.local";
 
-/// Most aliases that are followed; other resolvers have a similar bound.
+/// Most aliases that are followed in a row; other resolvers have a similar bound.
 const MAX_ALIASES: usize = 8;
 
-/// The meaning of a host name.
+/// What a host name means.
 pub(super) enum HostMeaning {
     Service(Arc<Service>),
     Workload(Arc<Workload>),
@@ -25,8 +25,8 @@ pub(super) enum HostMeaning {
 }
 
 impl MeshModel {
-    /// Resolves `host` for a client in the namespace `client`: an address, or a name, which is
-    /// completed with the search domains of the client's resolver.
+    /// Resolves `host` for a client in the namespace `client`. It may be an address, or a name that the client's
+    /// resolver completes with its search domains.
     pub(super) fn host(&self, host: &str, client: &str) -> HostMeaning {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return match self.index.resolve(&Subject::Address(ip.to_canonical()), client) {
@@ -41,8 +41,9 @@ impl MeshModel {
         found.unwrap_or_else(|| HostMeaning::Unknown { meant: self.like(host, client) })
     }
 
-    /// Also considers services that represent a name outside of the mesh: a service of the client's namespace with
-    /// VIPs, and with this name as its endpoint. The mesh's DNS answers with those VIPs.
+    /// As [`host`](Self::host), but also considers services that represent a name outside of the mesh: a service
+    /// of the client's namespace with VIPs, and with this name as its endpoint. The mesh's DNS answers with those
+    /// VIPs.
     pub(super) fn host_or_outside(
         &self,
         host: &str,
@@ -57,14 +58,14 @@ impl MeshModel {
         let with_vips = of_client.filter_map(|name| self.index.service(&name));
         let named =
             with_vips.filter(|service| !service.vips.is_empty() && stands_for(service, host));
-        // If there are several, the first by name is used.
+        // If several services represent the name, the first by name is used.
         let Some(service) = named.min_by(|a, b| a.name.cmp(&b.name)) else { return found };
         notes.push(format!("the name {host} stands for the Service {}", service.name));
         HostMeaning::Service(service)
     }
 
-    /// The name at the end of a chain of `ExternalName` services without ports, which are only aliases in DNS; adds a
-    /// note for each. `None` if the chain has no end.
+    /// The name at the end of a chain of `ExternalName` services without ports, which are only aliases in DNS;
+    /// adds a note for each. `None` if the aliases form a cycle.
     pub(super) fn real_name(
         &self,
         host: &str,
@@ -163,14 +164,14 @@ impl MeshModel {
     }
 }
 
-/// Whether endpoints of a service have this name outside of the mesh.
+/// Whether a service represents `host`, a name outside of the mesh, because it is the name of its endpoints.
 fn stands_for(service: &Service, host: &str) -> bool {
     let host = host.trim_end_matches('.');
     let external = service.ports.iter().filter_map(|port| port.external.as_ref());
     external.flat_map(|one| &one.names).any(|name| name.host.eq_ignore_ascii_case(host))
 }
 
-/// A name, completed with each of the search domains of a client's resolver.
+/// The name completed with each of the search domains of a client's resolver.
 fn searched(host: &str, client: &str) -> [String; 4] {
     [
         format!("{host}.{client}.{DOMAIN}"),

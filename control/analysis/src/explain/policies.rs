@@ -1,4 +1,4 @@
-//! Which policies apply to a request, part by part, and why the others do not.
+//! Determines which policies apply to a request, part by part, and why the others do not.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::sender::Sender;
 pub struct PolicyAnswer {
     /// The part, in the notation of documents: `retries`, `timeouts.request`, `rate limit`.
     pub part: &'static str,
-    /// The service whose part it is: the one that was called, or a backend.
+    /// The service to which the part applies: the one that was called, or a backend.
     pub service: String,
     /// `TrafficPolicy`, `RateLimitPolicy`, or `HTTPRoute` if the route's rule sets the part itself.
     pub kind: &'static str,
@@ -29,11 +29,11 @@ pub struct PolicyAnswer {
     pub name: String,
     /// Where it is written, `file:line:column`; `None` if the caller has not provided positions.
     pub place: Option<String>,
-    /// Whether it applies.
+    /// Whether the part applies.
     pub holds: bool,
-    /// What it sets.
+    /// The value that the part sets, as text.
     pub says: String,
-    /// Why it applies, or why not.
+    /// Why the part applies, or why not.
     pub reason: String,
 }
 
@@ -192,7 +192,7 @@ fn scope(scope: &PolicyScope) -> String {
     }
 }
 
-/// A short text of what a part of a policy sets.
+/// The value that a part of a policy sets, as short text.
 fn says(part: PolicyPart, policy: &Traffic) -> String {
     let of = |bound: Option<Duration>| bound.map(time).unwrap_or_default();
     match part {
@@ -301,7 +301,7 @@ fn balancing(policy: &Traffic) -> String {
     said.join(", ")
 }
 
-/// A duration in the notation of documents.
+/// Formats a duration as documents write it.
 pub(crate) fn time(time: Duration) -> String {
     leno_resources::Duration(time).to_string()
 }

@@ -1,4 +1,4 @@
-//! The request in question, parsed from words.
+//! The request that is to be explained, parsed from words of the command line.
 
 use leno_policy::Request;
 
@@ -13,16 +13,16 @@ pub struct ExplainQuestion {
     pub method: String,
     /// The host as the client names it, without a port.
     pub host: String,
-    /// The port that the client dials.
+    /// The port that the client connects to.
     pub port: u16,
     /// Path and query.
     pub target: String,
     /// Headers, in the order given.
     pub headers: Vec<(String, String)>,
     pub(crate) wanted: ClientProtocol,
-    /// Whether the client itself speaks TLS.
+    /// Whether the client itself uses TLS.
     tls: bool,
-    /// `host`, with the port if it is not the scheme's default.
+    /// The host, with the port if it is not the scheme's default.
     authority: String,
 }
 
@@ -31,7 +31,7 @@ pub struct ExplainQuestion {
 pub(crate) enum ClientProtocol {
     /// An HTTP request.
     Http,
-    /// Bytes that are not HTTP to the mesh, such as the client's own TLS.
+    /// Bytes that the mesh does not recognise as HTTP, such as the client's own TLS.
     Bytes,
 }
 
@@ -41,21 +41,21 @@ pub enum QuestionError {
     /// There is no URL.
     #[error("name the request after --, for example: GET http://cart/items -H 'x: y'")]
     Missing,
-    /// The URL has another form.
+    /// The word is not a URL of the required form.
     #[error(
         "{0:?} is not a URL: use for example http://cart/items, grpc://cart:9000/shop.Cart/Add"
     )]
     Url(String),
-    /// The scheme is unknown.
+    /// The URL's scheme is unknown.
     #[error("{0:?} is no scheme here: use http, https, grpc, tcp or tls")]
     Scheme(String),
     /// The port is not a valid number.
     #[error("{0:?} is not a port: use 1 to 65535")]
     Port(String),
-    /// The scheme has no default port, and none was given.
+    /// The scheme has no default port, and the URL has no port.
     #[error("{0}:// needs a port: {0}://host:port")]
     NoPort(String),
-    /// The header has another form.
+    /// The header does not have the required form.
     #[error("{0:?} is not a header: use -H 'name: value'")]
     Header(String),
     /// A word that is not part of a request.
@@ -119,7 +119,7 @@ impl ExplainQuestion {
         })
     }
 
-    /// Whether the URL has the port, which is the scheme's default otherwise.
+    /// Whether the URL names the port. Otherwise the port is the scheme's default.
     pub(crate) fn names_port(&self) -> bool {
         self.authority.ends_with(&format!(":{}", self.port))
     }
@@ -129,8 +129,7 @@ impl ExplainQuestion {
         self.wanted == ClientProtocol::Http
     }
 
-    /// The server name that a TLS client sends; addresses are not sent as names (RFC 6066 section
-    /// 3).
+    /// The server name that the client sends over TLS. An address is not sent as a name (RFC 6066 section 3).
     pub(crate) fn server_name(&self) -> Option<&str> {
         let name = self.host.trim_end_matches('.');
         (self.tls && name.parse::<std::net::IpAddr>().is_err()).then_some(name)
@@ -218,7 +217,7 @@ impl Url {
     }
 }
 
-/// A word in capitals is a method.
+/// Whether a word is a method, which it is if it is in capitals.
 fn is_method(word: &str) -> bool {
     !word.is_empty()
         && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'-')

@@ -1,4 +1,4 @@
-//! What routes do with a request, decided by the same table that proxies use.
+//! Determines how routes handle a request, with the same table that proxies use.
 
 use leno_policy::{
     IgnoredRoute, MatchResult, MatchedRule, MergedFilters, Request as _, RouteDecision, RouteTable,
@@ -63,7 +63,7 @@ impl MeshModel {
                 answer.policies = self.of_requests(service, question.port, Some(found.rule));
                 for backend in &found.rule.rule().backends {
                     if let RouteTarget::Service { name, port } = &backend.target {
-                        // Backends of one rule may share a service and port.
+                        // Backends of one rule may have the same service and port.
                         for policy in self.of_endpoints(sender, name, *port) {
                             if !answer.policies.contains(&policy) {
                                 answer.policies.push(policy);
@@ -119,7 +119,7 @@ impl MeshModel {
         all.collect()
     }
 
-    /// A port of a service, with its endpoints.
+    /// The answer about a port of a service, with its endpoints.
     pub(super) fn of_target(
         &self,
         sender: &Sender,
@@ -139,7 +139,7 @@ impl MeshModel {
     }
 }
 
-/// A weight's share of the total.
+/// The share of a weight in the total, 0 to 1.
 pub(super) fn share(weight: u32, total: u64) -> f64 {
     match total {
         0 => 0.0,

@@ -1,4 +1,4 @@
-//! What connection routes do with a connection.
+//! Determines how connection routes handle a connection.
 
 use leno_policy::{StreamDecision, StreamTable, TableRule};
 use leno_types::routes::{RouteKind, RouteTarget};

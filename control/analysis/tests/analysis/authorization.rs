@@ -1,4 +1,4 @@
-//! Mistakes in authorization policies.
+//! Tests the findings about authorization policies.
 
 use leno_analysis::Severity;
 
@@ -83,7 +83,7 @@ fn keys_that_the_control_plane_may_not_fetch_are_found() {
     assert_eq!(of_tenant, [format!("warning{said}")], "another namespace permits nothing");
 }
 
-/// A mesh in which `plain` has no proxy and `cart` has one, and what is found with these documents in it.
+/// The findings about these documents in a mesh in which `cart` has a proxy and `plain` has none.
 fn found_in_bank(documents: &str) -> Vec<String> {
     let workload = |name: &str, meshed: bool| {
         format!(

@@ -1,4 +1,4 @@
-//! Who may reach a workload, one request before its policies, and what other policies would change.
+//! Tests which clients may reach a workload, the check of one request, and the effect of a change of policies.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use leno_analysis::{CheckClient, ClientAccess, ExplainQuestion, MeshModel, access_changes};
@@ -152,7 +152,7 @@ fn a_pod_in_node_mode_has_a_proxy_by_what_its_namespace_sets() {
             if let Object::Workload(plain) = object
                 && plain.metadata.name == "plain"
             {
-                // As one that the API server has, with no proxy in it.
+                // The pod is as the API server has it, without a proxy.
                 plain.status.as_mut().unwrap().instances[0].pod = Some(PodHost::default());
             }
         }
@@ -170,7 +170,7 @@ fn a_pod_in_node_mode_has_a_proxy_by_what_its_namespace_sets() {
     assert_eq!(of("sidecar"), (false, false, "unmeshed", false));
 }
 
-/// Its answer was that of the first instance of `orders`, which has the same name.
+/// Regression: the answer was about the first instance of `orders`, which has the same name.
 #[test]
 fn a_workload_wins_over_an_instance_of_another_one() {
     let other = "\n---\napiVersion: leno.dev/v1alpha1\nkind: Workload\n\
@@ -213,7 +213,7 @@ fn one_request_is_decided_on_with_the_reason_of_every_policy() {
     let stranger: leno_types::Identity = "spiffe://cluster.local/ns/bank/sa/web".parse().unwrap();
     assert!(!check(CheckClient::Identity(stranger), "http://orders/").answer.permitted);
     assert!(!check(CheckClient::Anything, "http://orders/").answer.permitted);
-    // The account of a workload without a proxy proves nothing.
+    // A workload without a proxy has no certificate, so its service account counts for nothing.
     let plain = check(CheckClient::Named("plain".into()), "http://orders/");
     assert_eq!((plain.answer.permitted, plain.identity), (false, None));
 }
@@ -258,7 +258,7 @@ fn an_explanation_names_the_policy_that_denies() {
     assert_eq!((bytes.outcome.kind, bytes.outcome.status), ("failed", None));
 }
 
-/// Of a workload with several ports, the one behind the port of the service that the request is for.
+/// If the workload has several ports, the request is checked on the one to which the service forwards.
 #[test]
 fn a_request_to_a_service_is_checked_on_the_port_behind_it() {
     let several = MESH
@@ -365,7 +365,7 @@ fn an_external_authorizer_is_named_where_it_is_asked() {
     assert!(!denied.permitted && !denied.reason.contains("asked"), "{denied:?}");
 }
 
-/// The answer of an authorizer sets `x-role`, so that no client's own counts, in any spelling.
+/// An authorizer's answer sets `x-role`, so a header of that name from a client is dropped, however it is spelt.
 #[test]
 fn headers_that_policies_set_are_not_believed_of_clients() {
     let owns = ASK.replace("port: 9191}", "port: 9191}, headers: {onRequest: [X-Role]}");
@@ -403,7 +403,7 @@ spec:
   rules: [{from: [{serviceAccounts: [cart], certificate: {maxLeft: 2h}}]}]
 ";
 
-/// `leno authz` took each certificate for one that was just issued, and did not say so.
+/// Regression: `leno authz` assumed that every certificate was just issued, and did not mention it.
 #[test]
 fn what_depends_on_the_age_of_a_certificate_is_said_with_that_age() {
     let hours = |hours| Some(std::time::Duration::from_hours(hours));
@@ -414,7 +414,7 @@ fn what_depends_on_the_age_of_a_certificate_is_said_with_that_age() {
         let later: Vec<String> = line.later.iter().map(ToString::to_string).collect();
         let asked = CheckClient::Named(client.to_owned());
         let check = mesh.check(None, "orders", &asked, (&question("http://orders/"), &[])).unwrap();
-        // A single request is decided on alike.
+        // The check of a single request decides in the same way.
         assert_eq!(check.answer.permitted, line.access == "permitted");
         assert_eq!(check.answer.later, line.later);
         (line.access, later.join("|"))
@@ -433,7 +433,7 @@ fn what_depends_on_the_age_of_a_certificate_is_said_with_that_age() {
     assert_eq!(of("shop/plain", None, None), ("denied", never), "it has no certificate");
 }
 
-/// A policy about requests denies all bytes, and permits none.
+/// On an opaque port, a policy about requests can deny every connection but permit none.
 #[test]
 fn at_a_port_of_bytes_nothing_depends_on_a_request() {
     let of_bytes = MESH.replace("port: 8080, appProtocol: http}", "port: 8080, appProtocol: tcp}");

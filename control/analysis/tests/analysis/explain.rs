@@ -1,4 +1,4 @@
-//! Requests and their explanations.
+//! Tests explanations of requests.
 
 use leno_analysis::{ExplainQuestion, Explanation, MeshModel, OutsideReach, QuestionError};
 use leno_resources::parse;
@@ -102,7 +102,8 @@ spec:
   rules: [{backendRefs: [{name: next, port: 80, weight: 1}, {name: cart, port: 90, weight: 3}]}]
 ";
 
-/// The outcome of a request to a destination outside, with these annotations.
+/// The outcome of a request to a destination outside of the mesh, with these annotations of the namespace and the
+/// workload.
 fn outside(namespace: &str, workload: &str) -> (&'static str, Option<u16>, Option<String>) {
     let text = format!(
         "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: {namespace}}}\n---\n\
@@ -124,7 +125,7 @@ fn what_the_mesh_does_not_know_is_refused_where_egress_is_denied() {
     assert_eq!(outside(nothing, nothing), allowed);
     assert_eq!(outside(deny, nothing), denied);
     assert_eq!(outside(nothing, deny), denied);
-    // The workload's annotation wins over the namespace's.
+    // The workload's annotation takes precedence over the namespace's.
     assert_eq!(outside(deny, allow), allowed);
     assert_eq!(outside(allow, deny), denied);
 }
@@ -328,7 +329,7 @@ fn requests_are_read_as_people_write_them() {
     assert_eq!(error("http:///x"), QuestionError::Url("http:///x".into()));
 }
 
-/// A server that takes mTLS alone, names of names, and a client that may not call what the mesh does not know.
+/// A server with strict mTLS, services that represent names outside, and a client whose egress is denied.
 const NAMES: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -432,7 +433,7 @@ fn names_of_names_and_clients_without_a_proxy_are_told_of() {
         assert_eq!((outcome.kind, outcome.status), (kind, status), "{client} {url}: {said:?}");
         assert!(outcome.text.contains(text), "{client} {url}: {}", outcome.text);
     }
-    // A client without a proxy has the same destination as one with.
+    // For a client without a proxy, a name leads to the same destination as for one with a proxy.
     for (url, kind, name) in [
         ("http://strict/", "service", "shop/strict"),
         ("http://strict-0.strict/", "workload", "shop/strict-0"),

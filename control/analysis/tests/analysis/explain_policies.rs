@@ -1,4 +1,4 @@
-//! Which policies apply, where they come from, and why the others do not apply.
+//! Tests which policies apply, where they are written, and why the others do not apply.
 
 use leno_analysis::{ExplainQuestion, MeshModel, PolicyAnswer};
 use leno_resources::parse;
@@ -96,7 +96,7 @@ fn the_narrower_policy_holds_part_by_part() {
     let wide = one(&all, "retries", "wide");
     let narrower = "TrafficPolicy shop/slow is narrower: it is for HTTPRoute shop/cart rule items";
     assert_eq!((wide.holds, &*wide.reason), (false, narrower));
-    // What the narrow policy does not set, the wide one does.
+    // The wide policy applies to everything that the narrow policy does not set.
     let timeout = one(&all, "timeouts.request", "wide");
     assert_eq!((timeout.holds, &*timeout.says), (true, "10s"));
     assert!(one(&all, "limits", "wide").holds);

@@ -1,4 +1,4 @@
-//! Every kind of mistake with its position and its remedy, and documents without mistakes.
+//! Tests every kind of mistake with its position and remedy, and documents without mistakes.
 
 mod authorization;
 mod authz;
@@ -47,7 +47,7 @@ fn findings(text: &str) -> Vec<Finding> {
     analyze(&documents, objects)
 }
 
-/// Severity and code, path, reason and remedy.
+/// The findings about a text: severity and code, path, reason and remedy of each.
 fn shown(text: &str) -> Vec<String> {
     let shown = |one: &Finding| {
         format!("{}[{}] {}: {}; {}", one.severity, one.code, one.path, one.reason, one.remedy)
@@ -55,7 +55,7 @@ fn shown(text: &str) -> Vec<String> {
     findings(text).iter().map(shown).collect()
 }
 
-/// An external service, and its policy with these authorities.
+/// The documents of an external service, and a policy that validates it with these authorities.
 fn external(port: &str, validation: &str) -> String {
     let service = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: pay, namespace: shop}}\n\
@@ -438,7 +438,8 @@ fn a_service_that_names_no_waypoint_of_its_own_is_found() {
     assert!(found.len() == 1 && found[0].contains("its own namespace alone"), "{found:?}");
 }
 
-/// Each was a workload that no client reached, or that was no waypoint, without a word.
+/// Regression: workloads that no client could reach, and workloads that could not be a waypoint, were not
+/// reported.
 #[test]
 fn a_workload_that_no_waypoint_leads_to_is_found_and_one_that_is_none() {
     let workload = |labels: &str| {
@@ -521,7 +522,7 @@ fn parts_of_policies_without_effect_are_found() {
           here, or put both policies into one"
         ]
     );
-    // Every timeout is a part of its own.
+    // Each timeout counts as a separate part of a policy.
     let apart = policy("a", cart, "  timeouts: {request: 1s, idle: 1m}\n")
         + &policy("b", cart, "  timeouts: {response: 1s, idle: 2m}\n");
     let conflicts = shown(&apart);

@@ -1,4 +1,4 @@
-//! Policies that are suggested for what was audited.
+//! Tests the policies that are suggested for audited requests.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use leno_analysis::{MeshModel, RecordedRequest, RecordedRequests, Suggestion};
@@ -105,7 +105,7 @@ fn what_other_policies_deny_is_named() {
     );
 }
 
-/// Clients choose methods and paths, and do not decide whether the policy can be applied.
+/// Clients choose methods and paths freely. What they choose must not make the suggested policy invalid.
 #[test]
 fn what_no_document_may_name_is_left_out() {
     let many = (0..17).map(|number| request(WEB, "GET", &format!("/many*/{number}")));
@@ -122,7 +122,7 @@ fn what_no_document_may_name_is_left_out() {
     ));
     assert_eq!(read, expected, "{text}");
     assert_eq!(policy.spec.rules.len(), 1);
-    // They are listed as what would be denied.
+    // These requests are listed as denied.
     assert_eq!((found.permitted, found.denied.len()), (2, 21));
 }
 
@@ -130,7 +130,7 @@ fn what_no_document_may_name_is_left_out() {
 fn connections_of_bytes_are_permitted_by_port() {
     let (found, text) = suggested(vec![request(WEB, "", "")]);
     assert!(text.contains("8080") && !text.contains("paths"), "{text}");
-    // The denial by path is for all bytes.
+    // A policy that denies by path denies all opaque connections.
     assert_eq!((found.permitted, found.denied.len()), (0, 1));
 }
 

@@ -28,14 +28,14 @@ use crate::workload_bundles;
 
 /// The default interval of fetching a bundle (SPIFFE Federation, section 4.1).
 const REFRESH: Duration = Duration::from_mins(5);
-/// The bounds of the interval that a bundle sets. A day would be too long if a root must be removed.
+/// The bounds of the interval that a bundle may set. With a day, removing a root would take too long.
 const REFRESH_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
 /// The first wait after a failure; it doubles up to the normal interval.
 const RETRY: Duration = Duration::from_secs(1);
 /// The longest wait after a failure.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
 
-/// The longest name of a document in bytes: that of a Secret's key.
+/// The longest name of a stored document, in bytes. It is the limit of a Secret's keys.
 const MAX_NAME: usize = 253;
 
 /// The source of a trust domain's bundle, as `URL[;spiffe-id=ID][;bundle=FILE]`.
@@ -45,12 +45,13 @@ pub(super) struct BundleLocation {
     server: Option<EndpointId>,
 }
 
-/// How a server is verified by its SPIFFE ID.
+/// The SPIFFE ID by which a server is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EndpointId {
     id: String,
     domain: TrustDomain,
-    /// The bundle for verifying it on the first fetch, if it belongs to the trust domain whose bundle it serves.
+    /// The bundle with which the server is verified on the first fetch. It is needed if the server's ID is in the
+    /// trust domain whose bundle the server provides.
     bundle: Option<PathBuf>,
 }
 
@@ -87,12 +88,13 @@ impl FromStr for BundleLocation {
 }
 
 impl BundleLocation {
-    /// The file with the bundle for the first fetch.
+    /// The file with the bundle for the first fetch, which the operator has given.
     pub(super) fn given(&self) -> Option<&Path> {
         self.server.as_ref()?.bundle.as_deref()
     }
 
-    /// Whether its server can be verified. `is_known`: whether there is a bundle of a trust domain.
+    /// Checks that the endpoint's server can be verified. `is_known` is whether the control plane has the bundle
+    /// of a trust domain.
     pub(super) fn check(
         &self,
         of: &TrustDomain,
@@ -115,7 +117,7 @@ impl BundleLocation {
     }
 }
 
-/// Follows one endpoint.
+/// Follows the bundle endpoint of one trust domain.
 pub(super) struct BundleFollower {
     domain: TrustDomain,
     endpoint: BundleEndpoint,
@@ -126,16 +128,17 @@ pub(super) struct BundleFollower {
     store: DocumentStore,
     /// The bundle that is in use.
     held: Option<Bundle>,
-    /// Whether it was stored by an earlier run. Then only the store vouches for its sequence number.
+    /// Whether an earlier run has stored this bundle. If so, only the store guarantees its sequence number.
     is_of_store: bool,
-    /// Whether a fetch has confirmed it. Then it is stored with the hash of the given bundle.
+    /// Whether a fetch has confirmed this bundle. A confirmed bundle is stored, with the hash of the bundle that
+    /// the operator has given.
     is_confirmed: bool,
-    /// The hash of the given bundle, which is in use or was before the first fetch.
+    /// The hash of the bundle that the operator has given, which was in use until the first fetch.
     given: Option<String>,
     counts: Arc<FetchCounts>,
 }
 
-/// The results of fetches.
+/// Counts the results of fetches.
 #[derive(Debug, Default)]
 pub(super) struct FetchCounts {
     fetched: AtomicU64,
@@ -169,12 +172,12 @@ impl BundleFollower {
         Ok(follower)
     }
 
-    /// The trust domain and its counters.
+    /// The trust domain, and the counters of its fetches.
     pub(super) fn counts(&self) -> (TrustDomain, Arc<FetchCounts>) {
         (self.domain.clone(), Arc::clone(&self.counts))
     }
 
-    /// Fetches repeatedly.
+    /// Fetches the bundle repeatedly, without end.
     pub(super) async fn run(mut self) -> Infallible {
         let (mut said, mut retry) = (String::new(), RETRY);
         loop {
@@ -256,7 +259,7 @@ impl BundleFollower {
         self.held = Some(bundle);
     }
 
-    /// Uses the bundle of the last run, unless the operator has given another one since.
+    /// Uses the bundle of the last run, unless the operator has changed the given bundle since.
     fn take_stored(&mut self) {
         if let Some(stored) = self.store.read(&document(&self.domain)) {
             match StoredBundle::read(&stored) {
@@ -277,13 +280,13 @@ impl BundleFollower {
         self.take_given();
     }
 
-    /// Uses the bundle that the operator has given, if it was changed: the endpoint's key may have changed while it
-    /// could not be fetched.
+    /// Uses the bundle that the operator has given, if its file was changed. This repairs an endpoint whose key
+    /// has changed while its bundle could not be fetched.
     fn take_given(&mut self) {
-        // The file may be removed once a bundle was fetched.
+        // The operator may remove the file after the first fetch.
         let Some(file) = self.given_file().filter(|file| file.exists()) else { return };
         let read = text(file);
-        // An unreadable file counts as one content, so its error is reported once.
+        // A file that cannot be read counts as changed only once, so its error is logged once.
         let given =
             Some(read.as_ref().map_or_else(|error| hash(&error.to_string()), |text| hash(text)));
         if given == self.given {
@@ -301,7 +304,8 @@ impl BundleFollower {
             }
         }
         self.given = given;
-        // The stored bundle refers to the bundle that was given before.
+        // What is in the store belongs to the earlier given bundle, so the bundle must be confirmed and stored
+        // again.
         self.is_confirmed = false;
     }
 
@@ -320,15 +324,15 @@ impl BundleFollower {
     }
 }
 
-/// A stored bundle: SPIFFE's format with an additional member.
+/// A stored bundle: a bundle in SPIFFE's format with an additional JSON member.
 struct StoredBundle {
     bundle: Bundle,
-    /// The hash of the given bundle that it has replaced.
+    /// The hash of the given bundle that this one has replaced.
     given: Option<String>,
 }
 
 impl StoredBundle {
-    /// The additional member, with the hash.
+    /// The name of the additional member, which contains that hash.
     const GIVEN: &str = "leno_given_sha256";
 
     fn read(text: &str) -> anyhow::Result<Self> {
@@ -346,8 +350,8 @@ impl StoredBundle {
     }
 }
 
-/// The name under which the bundle of a trust domain is stored. Keys of Secrets have at most 253 bytes; for longer
-/// names the hash is used.
+/// The name under which the bundle of a trust domain is stored. For a name that exceeds the 253 bytes of a
+/// Secret's key, a hash of it is used.
 pub(super) fn document(domain: &TrustDomain) -> String {
     let name = format!("{domain}.json");
     if name.len() <= MAX_NAME { name } else { format!("{}.json", hash(domain.as_str())) }
@@ -358,7 +362,7 @@ fn hash(text: &str) -> String {
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Appends the counters of all followers, as Prometheus text.
+/// Appends the counters of all followers as Prometheus text.
 pub(super) fn render(all: &[(TrustDomain, Arc<FetchCounts>)], text: &mut String) {
     let help = "Fetches of trust bundles of other trust domains, by result.";
     let mut family = Family::counter(text, "leno_control_bundle_fetches_total", help);

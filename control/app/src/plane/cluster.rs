@@ -28,13 +28,13 @@ use crate::rotation::{ClusterParts, PublishedRoots, trust_annotation};
 use crate::stored::AdmissionObjects;
 use crate::webhook::{ProvenPaths, Webhook};
 
-/// Random bytes that distinguish this start of the process from others with the same name.
+/// How many random bytes distinguish this start of the process from others with the same name.
 const RUN_BYTES: usize = 8;
 /// The control plane's Service, through which the API server calls it.
 const SERVICE: &str = "leno-controller";
-/// The first minor version of Kubernetes with `preStop` hooks that sleep (KEP-3960).
+/// The first minor version of Kubernetes that has `preStop` hooks that sleep (KEP-3960).
 const PRE_STOP_SLEEPS: u32 = 30;
-/// The Lease of the replica that may write, in the control plane's namespace.
+/// The name of the Lease that the leader holds. Only the leader writes to the cluster.
 const LEASE: &str = "leno-controller";
 
 pub(super) async fn open(
@@ -112,7 +112,7 @@ pub(super) async fn open(
     })
 }
 
-/// Starts the signing of pods' certificates, and the creation of waypoints.
+/// Starts the parts that concern pods: signing their certificates, and creating waypoints.
 fn of_pods(
     client: &Client,
     of: (&ClusterSettings, &Config),
@@ -124,7 +124,7 @@ fn of_pods(
     Ok(vec![signer, waypoints])
 }
 
-/// Starts the reconciler of waypoints, which does nothing unless it is enabled.
+/// Starts the reconciler of waypoints, which does nothing if waypoints are disabled.
 fn waypoints(
     client: &Client,
     cluster: &ClusterSettings,
@@ -158,7 +158,7 @@ fn pod_certificates(
     )
 }
 
-/// The reconcilers that publish the roots.
+/// The reconcilers that publish the root certificates.
 fn published(
     client: &Client,
     cluster: &ClusterSettings,
@@ -175,7 +175,8 @@ fn published(
     }
 }
 
-/// The keys of tokens, the watch of those in Secrets, and a function that appends the metrics of both.
+/// The keys of token issuers: the sets that are fetched, the watch of those in Secrets, and a function that
+/// appends the metrics of both.
 fn keys(
     client: &Client,
     cluster: &ClusterSettings,
@@ -213,7 +214,7 @@ fn rotation(
     ClusterParts { store, replicas, published, leads, name, issuer, lifetime, phase_hold, started }
 }
 
-/// Whether pods get the volume with a certificate that their kubelets request.
+/// Whether a pod gets a volume with a certificate that the kubelet requests for it.
 async fn has_pod_certificates(client: &Client, cluster: &ClusterSettings) -> bool {
     if !cluster.pod_certificates {
         return false;
@@ -234,7 +235,7 @@ async fn has_pod_certificates(client: &Client, cluster: &ClusterSettings) -> boo
     false
 }
 
-/// The webhook for this minor version of the API server; also whether that serves certificates of pods.
+/// The webhook for this minor version of the API server, and whether that version issues certificates for pods.
 fn hook(
     (kubernetes, has_pod_certificates): (u32, bool),
     authority: &Arc<Authority>,
@@ -254,7 +255,8 @@ fn hook(
     Ok(WebhookServer { address: cluster.webhook, credentials, webhook: Arc::new(webhook) })
 }
 
-/// The report of this replica. It includes kinds and policies once each kind was listed or refused.
+/// What this replica reports about itself. Kinds and policies are included once each kind was listed or its
+/// listing refused.
 fn reports(
     followed: &Arc<WatchStates>,
     state: &Arc<PlaneState>,
@@ -276,7 +278,7 @@ fn reports(
     })
 }
 
-/// The kinds that cannot be watched; `None` until each was listed or refused once.
+/// The kinds that cannot be watched; `None` until each kind was listed or its listing refused.
 fn failing(followed: &WatchStates) -> Option<Vec<FailingKind>> {
     let of =
         |one: UnfollowedKind| FailingKind { kind: one.kind, time: one.time, reason: one.reason };
@@ -284,8 +286,8 @@ fn failing(followed: &WatchStates) -> Option<Vec<FailingKind>> {
     (!followed.is_starting()).then(kinds)
 }
 
-/// Starts the parts that only the leader runs; each waits until this replica leads. Returns functions that append their
-/// metrics.
+/// Starts the parts that only the leader runs. Each waits until this replica leads. Returns functions that append
+/// their metrics.
 fn led(
     client: &Client,
     cluster: &ClusterSettings,
@@ -334,7 +336,7 @@ fn start<P: Send + Sync + 'static, F: Future<Output = ()> + Send + 'static>(
     Box::new(move |text| render(&part, text))
 }
 
-/// The certificate for the API server, with the names of the Service that it calls.
+/// The certificate for serving the API server, with the names of the Service through which it connects.
 fn credentials(
     authority: &Arc<Authority>,
     cluster: &ClusterSettings,

@@ -1,4 +1,4 @@
-//! The control plane with files of one machine.
+//! The control plane that reads files of one machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::config::FileSettings;
 use crate::federation;
 use crate::refused::RefusedLog;
 
-/// The operator's namespace, with the default name of a cluster's.
+/// The operator's namespace. It has the same name as the default in a cluster.
 const NAMESPACE: &str = "leno-system";
 
 pub(super) fn open(

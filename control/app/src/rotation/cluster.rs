@@ -34,25 +34,25 @@ pub(crate) struct ClusterParts {
     pub(crate) issuer: Option<PathBuf>,
     /// The lifetime of workloads' certificates.
     pub(crate) lifetime: Duration,
-    /// Shortest duration of a phase: kubelets need that long to update the roots in pods, where starting proxies read
-    /// them.
+    /// Shortest duration of a phase. Kubelets need this time to update the roots in pods, which proxies read when
+    /// they start.
     pub(crate) phase_hold: Duration,
     /// When this process started.
     pub(crate) started: Instant,
 }
 
-/// The reconcilers that publish the roots for verifying the control plane.
+/// The reconcilers that publish the roots with which others verify the control plane.
 #[derive(Clone)]
 pub(crate) struct PublishedRoots {
-    /// For starting proxies.
+    /// Publishes the roots for proxies that start.
     pub(crate) roots: Arc<RootsReconciler>,
-    /// For the API server, which calls the webhooks.
+    /// Publishes the roots for the API server, which calls the webhooks.
     pub(crate) hooks: Arc<WebhookReconciler>,
-    /// For pods that mount them.
+    /// Publishes the roots for pods that mount them.
     pub(crate) bundle: Arc<TrustBundleReconciler>,
 }
 
-/// Reported while `ca.pem` of the Secret differs from the state beside it.
+/// The message while `ca.pem` of the Secret differs from the state beside it.
 const IGNORED_EDIT: &str = "ca.pem or ca-key.pem of the Secret leno-ca was edited, which has no effect: authority.json \
                             beside them is what is signed with. Replace a root by `leno identity rotate-root`, or name an issuer \
                             by controller.issuerSecret; the next phase of a rotation writes both fields again";
@@ -78,7 +78,7 @@ impl ClusterParts {
     async fn step(&self, shown: &RotationReport) -> anyhow::Result<()> {
         let trust = shown.authority.trust();
         if self.store.stored().as_ref() != Some(trust.state()) {
-            // The watch has not delivered the last stored state yet.
+            // The watch has not reported the last stored state yet.
             return self.complete(shown).await;
         }
         let operator = Operator { issuer: self.issuer.as_deref(), lifetime: self.lifetime };
@@ -99,7 +99,7 @@ impl ClusterParts {
         }
     }
 
-    /// What keeps the phase from ending, besides the proxies of this replica.
+    /// What prevents the phase from ending, besides the proxies of this replica.
     fn waits(&self, shown: &RotationReport, state: &AuthorityState) -> Vec<String> {
         if state.phase == RotationPhase::Stable {
             return Vec::new();
@@ -126,7 +126,8 @@ impl ClusterParts {
         waits
     }
 
-    /// A Secret of an earlier release has no state, so one is stored before anything changes.
+    /// Stores the state if the Secret has none, because an earlier release has written it. This comes before any
+    /// change.
     async fn complete(&self, shown: &RotationReport) -> anyhow::Result<()> {
         let trust = shown.authority.trust();
         let Some(stored) = self.store.stored() else { return Ok(()) };
@@ -142,7 +143,8 @@ impl ClusterParts {
     }
 }
 
-/// Identifies the bundle that a replica serves in a phase, so that phases are not confused.
+/// Identifies a phase and the bundle that a replica serves in it, so that reports about another phase are not
+/// counted.
 fn serves(state: &PlaneState, phase: RotationPhase) -> String {
     let wanted = state.wanted_trust().unwrap_or_default();
     format!("{} {} {}", phase.as_str(), wanted.bundle, wanted.issuer)

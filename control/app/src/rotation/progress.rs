@@ -9,10 +9,10 @@ use leno_serve::{PlaneState, ProxyTrust, TrustInUse};
 /// The progress of the proxies in one phase.
 pub(super) struct PhaseProgress {
     pub(super) connected: usize,
-    /// The number of proxies that are up to date.
+    /// How many proxies have acknowledged the phase.
     pub(super) current: usize,
     bundles: BTreeMap<String, usize>,
-    /// The proxies that keep the phase from ending.
+    /// The proxies that have not acknowledged it.
     pub(super) waiting: Vec<ProxyTrust>,
 }
 
@@ -52,8 +52,8 @@ impl PhaseProgress {
     }
 }
 
-/// Whether the phase may end as far as this proxy is concerned. While a root is being added, the key that has signed
-/// the proxy's certificate does not matter, because it does not change.
+/// Whether this proxy has acknowledged the phase. While a root is being added, its certificate need not be
+/// renewed, because the signing key does not change in this phase.
 fn acknowledges(proxy: &ProxyTrust, wanted: &TrustInUse, phase: RotationPhase) -> bool {
     proxy.in_use.as_ref().is_some_and(|in_use| {
         in_use.bundle == wanted.bundle

@@ -1,20 +1,20 @@
-//! The bounds of a webhook, by raw requests, in the runtime's own time.
+//! Tests the bounds of a webhook with raw requests. The runtime's clock is paused.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
 
-/// Reviews of objects that wait at most.
+/// Most reviews of objects that wait in the queue.
 const QUEUED: u64 = 256;
 const SECRET: &str = "0123";
-/// Bytes on their way between the two ends.
+/// How many bytes can be in flight between the two ends.
 const BUFFER: usize = 64 << 10;
 
 fn webhook() -> Arc<Webhook> {
     Arc::new(Webhook::new(InjectionSettings::default(), Arc::default(), SECRET))
 }
 
-/// A connection on which this was sent.
+/// Opens a connection and sends this text.
 async fn sent(webhook: &Arc<Webhook>, text: &str) -> DuplexStream {
     let (mut client, server) = duplex(BUFFER);
     tokio::spawn(exchange(server, Arc::clone(webhook)));
@@ -38,7 +38,7 @@ async fn answer(mut client: DuplexStream) -> String {
     answer
 }
 
-/// The answer to a review that is whole.
+/// The response to a complete review.
 async fn reviewed(webhook: &Arc<Webhook>) -> String {
     let review = r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "object": {
         "apiVersion": "leno.dev/v1alpha1", "kind": "TrafficPolicy", "metadata": {"name": "p"}}}}"#;
@@ -94,7 +94,7 @@ async fn bodies_that_do_not_come_keep_no_review_waiting() {
     drop(stalled);
 }
 
-/// What may be stored is asked by many at once, and costs time; whether a pod can be made does not hang on it.
+/// Many clients may have objects validated at once, and validation takes time. Pods must be created nevertheless.
 #[tokio::test(start_paused = true)]
 async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
     let webhook = webhook();
@@ -102,7 +102,7 @@ async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
         leno_resources::parse("", "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
     let namespace = namespace.unwrap().objects.remove(0).value;
     webhook.stored.note(&[leno_index::ObjectChange::Upsert(namespace)]);
-    // All that may judge does so for ever.
+    // Holds all permits for validation, so that no validation proceeds.
     let lane = &webhook.lanes[ReviewKind::Validate as usize];
     let mut turns = Vec::new();
     while let Ok(turn) = Arc::clone(&lane.turns).try_acquire_owned() {
@@ -122,7 +122,7 @@ async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
     let injected = answer(sent(&webhook, &(head_of(&path, pod.len()) + pod)).await).await;
     assert!(injected.contains("JSONPatch"), "{injected}");
     assert!(begin.elapsed() < Duration::from_secs(1), "it waited for {:?}", begin.elapsed());
-    // The queue has an end, and a review that is refused for it is refused at once.
+    // The queue is bounded, and a review that finds it full is rejected at once.
     let busy = webhook.counts[ReviewKind::Validate as usize].busy.load(Ordering::Relaxed);
     assert_eq!(busy, 300 - QUEUED);
     drop(turns);
@@ -130,8 +130,8 @@ async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
     assert!(first.starts_with("HTTP/1.1 200"), "{first}");
 }
 
-/// A pod that connects here asks for injection all the time, of pods in namespaces that do not exist, and of large ones
-/// that do not come.
+/// A pod connects and requests injections all the time: for pods in namespaces that do not exist, and with large
+/// bodies that it does not send.
 #[tokio::test(start_paused = true)]
 async fn a_stranger_that_asks_for_injection_keeps_no_pod_of_the_api_server_waiting() {
     let webhook = webhook();
@@ -179,7 +179,7 @@ async fn no_work_goes_on_for_a_review_that_is_not_waited_for() {
     assert!(flag.load(Ordering::Relaxed), "a thread that works for it is told to stop");
 }
 
-/// A pod that asks may name any namespace: what it is told holds of the object alone.
+/// The caller may name any namespace, so the answer must depend only on the object itself.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_is_not_the_api_server_learns_nothing_of_the_cluster() {
     let webhook = webhook();

@@ -1,4 +1,4 @@
-//! Trust bundles between trust domains over bundle endpoints (SPIFFE Federation).
+//! Tests the exchange of trust bundles between trust domains over bundle endpoints (SPIFFE Federation).
 //!
 //! ```text
 //! near.example ── / ──► far.example        leno-controller at both ends
@@ -24,12 +24,12 @@ use super::{GOOD, PATIENCE, command, directory, page, write_state};
 
 const NEAR: &str = "near.example";
 const FAR: &str = "far.example";
-/// The counter of fetches of the control plane's bundle.
+/// The metric that counts fetches of the control plane's bundle.
 const FETCHED: &str =
     "leno_control_bundle_fetches_total{trust_domain=\"near.example\",result=\"fetched\"}";
 const POLL: Duration = Duration::from_millis(100);
 
-/// A control plane in a directory of its own.
+/// A control plane with its own directory.
 struct Mesh {
     place: tempfile::TempDir,
     domain: &'static str,
@@ -46,7 +46,7 @@ impl Mesh {
         Self { place, domain, arguments, environment: Vec::new(), child: None }
     }
 
-    /// Starts the control plane, or restarts it. Its log is then empty.
+    /// Starts or restarts the control plane, with an empty log.
     fn start(&mut self) {
         self.stop();
         let mut command = command(self.place.path());
@@ -78,17 +78,17 @@ impl Mesh {
         until(text, find, Result::is_ok).unwrap()
     }
 
-    /// The address in such a line of the log.
+    /// The address in the first line of the log that contains this text.
     fn address(&self, text: &str) -> String {
         self.says(text).split("address=").nth(1).unwrap().trim().to_owned()
     }
 
-    /// The file in which it keeps the bundle of another trust domain.
+    /// The file in which the control plane keeps the bundle of another trust domain.
     fn stored(&self, domain: &str) -> PathBuf {
         self.place.path().join(format!("control/federation/{domain}.json"))
     }
 
-    /// The file with its own roots, in PEM.
+    /// The file with the control plane's own roots, in PEM.
     fn roots(&self) -> PathBuf {
         self.place.path().join("roots.pem")
     }
@@ -109,17 +109,17 @@ impl Mesh {
         serde_json::from_str(self.get("/identity").split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
-    /// The hashes of its own roots.
+    /// The hashes of the control plane's own roots.
     fn own(&self) -> Vec<String> {
         hashes(&self.report()["roots"])
     }
 
-    /// The hashes of the roots that it has of another trust domain.
+    /// The hashes of the roots that the control plane has of another trust domain.
     fn federated(&self, domain: &str) -> Vec<String> {
         hashes(&self.report()["federated"][domain])
     }
 
-    /// Waits until it has these roots of another trust domain.
+    /// Waits until the control plane has these roots of another trust domain.
     fn has(&self, domain: &str, roots: &[String]) {
         until("the roots of the other domain", || self.federated(domain), |found| found == roots);
     }
@@ -145,7 +145,8 @@ fn hashes(roots: &Value) -> Vec<String> {
     all.map(|root| root["sha256"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Reads repeatedly until the value fits. Waits longer than other waits, because a rotation also waits for proxies.
+/// Reads a value repeatedly until it fits. The wait is longer than others, because a rotation also waits for
+/// proxies.
 fn until<T: std::fmt::Debug>(what: &str, read: impl Fn() -> T, fits: impl Fn(&T) -> bool) -> T {
     let begin = Instant::now();
     loop {
@@ -171,7 +172,7 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     far.says("trust bundle fetched");
     far.has(NEAR, &near.own());
 
-    // Another SPIFFE ID of the same trust domain is not that of the endpoint.
+    // The endpoint has another SPIFFE ID than the one that is expected here, although of the same trust domain.
     let mut wary = Mesh::new(FAR, &["--federate", &federate("spiffe://near.example/other")]);
     wary.start();
     let said = wary.says("a trust bundle cannot be fetched");
@@ -189,13 +190,13 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     let after = until("the next root", || near.own(), is_next);
     far.has(NEAR, &after);
 
-    // The given bundle contains only the first root, which no longer verifies the endpoint.
+    // The given bundle contains only the first root, with which the endpoint can no longer be verified.
     far.start();
     assert_eq!(far.federated(NEAR), after, "it was stored");
     until("a fetch by the stored roots", || far.metric(FETCHED), |count| *count > 0);
     assert!(near.metric("leno_control_bundle_requests_total") > 0);
 
-    // A given bundle that equals the endpoint's is stored, too.
+    // A bundle is stored even if it equals the given one.
     let stored = far.stored(NEAR);
     let kept = || fs::read_to_string(&stored).ok();
     let good = until("what is stored", kept, Option::is_some).unwrap();
@@ -246,7 +247,7 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
 
     let federate = format!("{NEAR}=https://{address}/");
     let mut far = Mesh::new(FAR, &["--federate", &federate]);
-    // As in the control plane's image, which has no file of authorities.
+    // The control plane's image has no file of authorities either.
     let none = place.path().join("none");
     fs::create_dir(&none).unwrap();
     far.environment = vec![("SSL_CERT_DIR", none.clone()), ("SSL_CERT_FILE", none.join("none"))];
@@ -265,7 +266,8 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
     far.environment.push(("SSL_CERT_FILE", authorities.clone()));
     far.start();
     far.has(NEAR, &near.own());
-    // The operator's authorities are trusted in addition, and read again when they change.
+    // The operator's authorities are trusted in addition to the others, and their file is read again when it
+    // changes.
     far.environment.pop();
     let own = place.path().join("ca.crt");
     fs::write(&own, Web::new().root).unwrap();
@@ -275,7 +277,7 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
     fs::write(&own, &web.root).unwrap();
     until("a fetch", || far.metric(FETCHED), |count| *count > 0);
 
-    // The certificate is replaced by one of another authority, without a restart.
+    // The certificate is replaced by one that another authority has signed, without a restart.
     let next = Web::new();
     next.certify(&certificate);
     near.says("the certificate of the bundle endpoint was replaced");
@@ -285,12 +287,12 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
     assert_eq!(far.federated(NEAR), near.own(), "the last bundle stays");
 }
 
-/// SPIFFE's Go module. It ends with this process.
+/// A process of SPIFFE's Go module. It ends with this test.
 struct Peer(Child);
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It has ended already, or is about to.
+        // The process has ended already, or is about to.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -325,8 +327,8 @@ fn bundles_are_exchanged_with_the_go_module_of_spiffe_both_ways() {
     until("a fetch", || far.metric(FETCHED), |count| *count > 0);
     let first = far.federated(NEAR);
     assert_eq!(first.len(), 1);
-    // Its root is rotated: the new one is added, then signs, then is the only one. The kernel merges a signal with an
-    // earlier one that was not handled yet.
+    // Each signal moves the module's root rotation one step on: the new root is added, then signs, then is the
+    // only one. The kernel merges a signal with an earlier one that was not handled yet, so each step is awaited.
     let mut step = || {
         kill(Pid::from_raw(served.0.id().try_into().unwrap()), Signal::SIGHUP).unwrap();
         printed.next().unwrap().unwrap();
@@ -350,7 +352,8 @@ fn bundles_are_exchanged_with_the_go_module_of_spiffe_both_ways() {
     assert_eq!((shown["roots"].as_array().unwrap().len(), &shown["refresh_s"]), (1, &7.into()));
     assert!(!fetch("spiffe://far.example/other").status.success());
 
-    // Only the store guarantees the sequence number of a stored bundle: a wrong number must not prevent later fetches.
+    // Only the store guarantees the sequence number of a stored bundle, so a wrong number must not prevent later
+    // fetches.
     far.stop();
     let stored = far.stored(NEAR);
     let mut wrong: Value = serde_json::from_str(&fs::read_to_string(&stored).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Tests the program as `leno up` runs it: exit codes, reloads, the admin server, and its end.
+//! Tests the program as `leno up` runs it: exit codes, reloads, the admin server, and how it ends.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod federation;
@@ -19,10 +19,10 @@ const GOOD: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespa
 
 /// The period over which CPU time is limited, in microseconds.
 const PERIOD: usize = 100_000;
-/// Limits waits. Nothing is measured with it.
+/// Bounds every wait. No test measures with it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running controller; killed if a test fails before it ended.
+/// A running controller. It is killed if a test fails.
 struct Controller {
     child: Child,
     log: BufReader<ChildStderr>,
@@ -44,7 +44,7 @@ impl Controller {
         controller
     }
 
-    /// The next line of the log that has `text`.
+    /// The next line of the log that contains `text`.
     fn line(&mut self, text: &str) -> String {
         loop {
             let mut line = String::new();
@@ -55,13 +55,13 @@ impl Controller {
         }
     }
 
-    /// Status and body of an admin page.
+    /// The status and body of a page of the admin server.
     fn get(&self, path: &str) -> String {
         page(&self.admin, path)
     }
 }
 
-/// Status and body of a page.
+/// The status and body of a page.
 fn page(admin: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(admin).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -72,7 +72,7 @@ fn page(admin: &str, path: &str) -> String {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        // Has ended already if the test succeeded.
+        // The process has already ended if the test succeeded.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -104,7 +104,7 @@ fn write_state(directory: &Path, text: &str) {
     fs::rename(staged, directory.join("state/state.yaml")).unwrap();
 }
 
-/// A control group with a limit of CPU time; removed when this is dropped.
+/// A control group that limits CPU time. Dropping this removes it.
 #[derive(Debug)]
 struct CpuLimit(PathBuf);
 
@@ -137,7 +137,7 @@ impl CpuLimit {
         Ok(made)
     }
 
-    /// The command, to be run within the limit.
+    /// The same command, run within the limit.
     fn run(&self, command: &Command) -> Command {
         let mut limited = Command::new("sh");
         limited.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
@@ -149,14 +149,14 @@ impl CpuLimit {
 
 impl Drop for CpuLimit {
     fn drop(&mut self) {
-        // Its processes have already been waited for.
+        // The processes in it have ended and were reaped.
         if let Err(error) = fs::remove_dir(&self.0) {
             eprintln!("{}: {error}", self.0.display());
         }
     }
 }
 
-/// The number of a process' worker threads.
+/// How many worker threads a process has.
 fn workers(pid: u32) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -173,7 +173,7 @@ fn it_has_as_many_threads_as_its_cpu_limit_permits() {
         write_state(directory.path(), GOOD);
         let mut controller = Controller::of(limit.run(&command(directory.path())));
         controller.line("serving discovery and identity");
-        // Threads for blocking calls have the same name, and end after 10 s.
+        // Threads for blocking calls have the same name, and end after 10 s, so this waits.
         let (begin, wanted) = (Instant::now(), cpus.min(machine));
         while workers(controller.child.id()) != wanted {
             assert!(begin.elapsed() < PATIENCE, "{} threads", workers(controller.child.id()));
@@ -248,7 +248,7 @@ fn it_serves_while_its_log_has_no_reader() {
     let admin = address.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
     line("serving discovery and identity").unwrap();
     drop(log);
-    // It has something to log of each.
+    // Every reload is logged.
     let began = Instant::now();
     write_state(directory.path(), "kind: Nonsense\n");
     while !page(admin, "/metrics").contains("leno_control_last_reload_good 0\n") {

@@ -1,4 +1,4 @@
-//! Requests of the API server to the controller's webhooks, and the objects that the leader keeps for them.
+//! Tests the API server's requests to the controller's webhooks, and the objects that the leader keeps for them.
 
 use http::Request;
 use leno_charts::{NAMESPACE, Values};
@@ -12,8 +12,8 @@ use crate::proxy;
 use crate::replica::Replica;
 use crate::{cluster, installed, leads};
 
-/// Installs the webhooks, called on a port of this machine: the API server resolves an ExternalName service to its
-/// name.
+/// Installs the webhooks so that the API server calls them on a port of this machine. It resolves an ExternalName
+/// service to its name.
 pub(crate) async fn install(bed: &TestApiServer, port: u16) {
     bed.apply(json!({"apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "leno-controller", "namespace": "leno-system"},
@@ -62,7 +62,7 @@ pub(crate) fn proxy_of(pod: &Value) -> Option<&str> {
     (first["name"] == "leno-proxy").then(|| first["image"].as_str().unwrap())
 }
 
-/// Waits until pods of the namespace get a proxy, and returns one that did.
+/// Waits until pods of the namespace get a proxy, and returns a pod that has one.
 pub(crate) async fn injected(bed: &TestApiServer, pod: &Value) -> Value {
     until("the pod gets a proxy", async || {
         let tried = bed.tried(pod).await.ok()?;
@@ -89,7 +89,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     assert_eq!((&probe["path"], &probe["port"]), (&json!("/probe/web/liveness"), &json!(15020)));
 
     let made = async |pod: Value| bed.tried(&pod).await.unwrap();
-    // The namespace's setting is the minimum, unless an exemption lifts it.
+    // A pod may be stricter than its namespace but not looser, unless an exemption permits it.
     let disabled = pod("shop", json!({"leno.dev/inject": "disabled"}));
     let mut annotated = pod("shop", json!({}));
     annotated["metadata"]["annotations"] = json!({"leno.dev/inject": "disabled"});
@@ -103,7 +103,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
         "metadata": {"name": "some", "namespace": "shop"},
         "spec": {"selector": {"matchLabels": {"leno.dev/inject": "disabled"}}, "settings": ["inject"]}});
     bed.apply(exemption.clone()).await;
-    // It takes effect at once: a pod that is created right after its exemption is exempt.
+    // The exemption takes effect at once, even for a pod that is created right after it.
     assert_eq!(proxy_of(&made(disabled.clone()).await), None);
     assert!(proxy_of(&made(annotated.clone()).await).is_some(), "it selects by labels");
     let mut all = exemption.clone();
@@ -134,7 +134,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
         |result| format!("leno_control_reviews_total{{webhook=\"inject\",result=\"{result}\"}}");
     assert_eq!(first.metric(&counted("denied")).await as u64, 2);
 
-    // The follower answers as well, because it has the same roots.
+    // A replica that does not lead also answers, because it has the same roots.
     let second = Replica::start("controller-1", &kubeconfig);
     install(&bed, second.webhook().await).await;
     injected(&bed, &pod("shop", json!({}))).await;
@@ -145,18 +145,18 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     .await;
     crate::is_documented(&second).await;
 
-    // Without a replica, pods that should have a proxy cannot be created, and others can.
+    // Without any replica, pods that should have a proxy cannot be created, but other pods can.
     first.end();
     second.end();
     let refused = bed.tried(&pod("shop", json!({}))).await.unwrap_err();
     assert!(refused.contains("namespaces.inject.leno.dev"), "{refused}");
     made(pod("plain", json!({}))).await;
-    // Only the controller can decide whether a pod may opt out.
+    // Whether a pod may decline a proxy is for the controller to decide, so this pod cannot be created either.
     assert!(bed.tried(&disabled).await.is_err());
 }
 
-/// Asserts that a pod has the proxy's image and the Secrets for it. If a pod's service account has the Secrets, the pod
-/// must not get them again.
+/// Asserts that a pod has the configured proxy image and the Secrets for pulling it, and that the Secrets are not
+/// added twice if the pod's service account has them.
 async fn has_the_image_and_its_secrets(bed: &TestApiServer, web: &Value) {
     assert_eq!(proxy_of(web), Some("registry.test/proxy:1"));
     assert_eq!(web["spec"]["imagePullSecrets"], json!([{"name": "regcred"}]));
@@ -244,7 +244,8 @@ async fn roots_are_kept_in_every_namespace_and_in_the_webhooks() {
     let wrong = json!({"data": {"roots.pem": "wrong"}});
     bed.change(map("new"), &Patch::Merge(wrong)).await;
     kept("new").await;
-    // Not with `TestApiServer::delete`, which waits until the object is gone: it is created again at once.
+    // `TestApiServer::delete` is not used, because it waits until the object is gone, but the leader creates the
+    // object again at once.
     bed.change(map("shop"), &Patch::Merge(json!({"data": null}))).await;
     kept("shop").await;
 
@@ -263,7 +264,7 @@ async fn roots_are_kept_in_every_namespace_and_in_the_webhooks() {
     bed.change(injector(), &Patch::Json(serde_json::from_value(gone).unwrap())).await;
     bundles(true).await;
     let written = "leno_control_webhook_roots_total{result=\"written\"}";
-    // A write is visible a little before it is counted.
+    // Other clients may see a write a little before it is counted.
     until("two configurations were written, and one again", async || {
         (replica.metric(written).await as u64 == 3).then_some(())
     })
@@ -284,7 +285,7 @@ async fn an_ephemeral_container_cannot_write_into_the_folder_of_the_workload_api
     let policies: Vec<&str> = policies.collect();
     assert_eq!(policies.len(), 2);
     bed.apply_yaml(&policies.join("---\n")).await;
-    // A pod as the injector changes it, in the namespace of a tenant that may debug its pods.
+    // The pod is as the injector leaves it, in the namespace of a tenant who may debug its pods.
     let mut web = pod("shop", json!({}));
     web["spec"]["volumes"] =
         json!([{"name": "leno-workload-api", "hostPath": {"path": "/run/spire"}}]);
@@ -299,7 +300,8 @@ async fn an_ephemeral_container_cannot_write_into_the_folder_of_the_workload_api
         tried.map(drop).map_err(|error| error.to_string())
     };
     let mount = |read_only: Value| json!([{"name": "leno-workload-api", "mountPath": "/api", "readOnly": read_only}]);
-    // The API server takes a while to enforce the policy. Until then it accepts the object, or is busy.
+    // The API server needs a while to enforce the policy. Until then it accepts the object or reports that it is
+    // busy.
     until("a writer is refused, with the remedy", async || {
         let error = debug(mount(Value::Null)).await.err()?;
         error.contains("to write: add readOnly: true").then_some(())

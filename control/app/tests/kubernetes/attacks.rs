@@ -1,4 +1,4 @@
-//! Unauthenticated clients on the discovery port, and programs that pose as the control plane.
+//! Tests unauthenticated clients on the discovery port, and programs that pose as the control plane.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::replica::Replica;
 use crate::scale::open_enough;
 use crate::{cluster, run_pod};
 
-/// Addresses of the attacker, each with as many connections as the control plane permits for one address. Together they
-/// are more than the slots for clients without a certificate (1,024).
+/// The attacker's addresses, each with as many connections as the control plane permits for one address. Together
+/// they exceed the slots for clients without a certificate (1,024).
 const ADDRESSES: u8 = 8;
 const OF_ADDRESS: usize = 256;
-/// The smallest number of connections that are open while all slots are in use.
+/// How many connections are open at least while all slots are in use.
 const FULL: u64 = 900;
-/// How long the attacker waits before it opens a closed connection again.
+/// How long the attacker waits before it reopens a closed connection.
 const AGAIN: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,7 +58,7 @@ async fn a_stranger_that_holds_places_keeps_no_proxy_from_its_certificate() {
     replica.end();
 }
 
-/// Holds a connection from an address without sending anything, and opens it again whenever it is closed.
+/// Holds a connection from an address without sending anything, and reopens it whenever it is closed.
 async fn hold(from: Ipv4Addr, control: SocketAddr) {
     loop {
         let socket = TcpSocket::new_v4().unwrap();
@@ -93,7 +93,8 @@ async fn junk_tokens_cost_the_api_server_no_review() {
         (format!("{head}.BBBB"), unsigned),
         (format!("{head}.CCCC"), unsigned),
     ];
-    // Sent twice, because the result of a review would be cached.
+    // Each is sent twice. If a token were reviewed, the result would be cached, so a single attempt would prove
+    // less.
     for (token, why) in junk.iter().chain(&junk) {
         let refused = proxy::issue(&bed, &replica, token).await.unwrap_err();
         assert!(refused.contains(why), "{token}: {refused}");
@@ -111,8 +112,9 @@ async fn junk_tokens_cost_the_api_server_no_review() {
     replica.end();
 }
 
-/// A user who may create pods in a namespace can get a certificate of each of its service accounts, even if they have
-/// the same names as the control plane's. But a program with such a certificate gets no tokens from proxies.
+/// A user who may create pods in a namespace can get a certificate of each of its service accounts, even of
+/// accounts that have the same names as the control plane's. But proxies send no token to a program with such a
+/// certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leno_system_look_alike_gets_no_tokens_of_proxies() {
     let Some(kube) = binary() else { return };

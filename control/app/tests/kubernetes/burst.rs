@@ -1,4 +1,4 @@
-//! Pods that are created while many routes are applied at once.
+//! Tests that pods can be created while many routes are applied at once.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use crate::admission::{injected, install, namespace, pod, proxy_of};
 use crate::cluster;
 use crate::replica::Replica;
 
-/// Routes that are applied at once.
+/// How many routes are applied at once.
 const ROUTES: usize = 200;
-/// The time from one pod to the next: 20 a second.
+/// The time between the creation of two pods: 20 pods a second.
 const BETWEEN_PODS: Duration = Duration::from_millis(50);
-/// The smallest number of pods that are created, even if all routes are applied earlier.
+/// How many pods are created at least, even if all routes are applied earlier.
 const PODS: usize = 40;
-/// Most memory of the controller. Debug builds need a third of it when idle.
+/// The controller's memory must stay below this. A debug build needs a third of it when idle.
 const MOST_KIB: u64 = 256 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,8 +44,9 @@ pub(crate) struct Burst {
     pub(crate) waits: Vec<Duration>,
 }
 
-/// Applies this many routes at once, and creates pods until the status of all routes is written. Every pod gets its
-/// proxy. The API server must have the definition of routes, and the shop the service `web`.
+/// Applies `count` routes at once, and creates pods until the status of all routes is written. Asserts that every
+/// pod gets its proxy. The caller must have installed the definition of routes and created the service `web` in
+/// the namespace `shop`.
 pub(crate) async fn run(bed: &TestApiServer, replica: &Replica, count: usize) -> Burst {
     install(bed, replica.webhook().await).await;
     namespace(bed, "team", json!({"leno.dev/inject": "enabled"}), json!({})).await;

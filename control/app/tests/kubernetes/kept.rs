@@ -1,4 +1,4 @@
-//! Fetched documents survive a restart of all replicas while the other side is unreachable.
+//! Tests that fetched documents survive a restart of all replicas while their source is unreachable.
 
 use std::process::{Child, Command, Stdio};
 
@@ -12,7 +12,7 @@ use crate::{cluster, leads, run_pod};
 
 /// A URL from which nothing is ever fetched: the control plane does not connect to addresses of its own machine.
 const URL: &str = "https://127.0.0.1:1/keys";
-/// The SHA-256 of that.
+/// The SHA-256 of [`URL`], under which its document is stored.
 const DOCUMENT: &str = "bd46d63fa0dc23aae735df215884b84f5c8faa9066bcd7e28f4f45dc2c36d0fd";
 const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
 
@@ -28,7 +28,8 @@ async fn documents(bed: &TestApiServer, name: &str) -> Vec<String> {
     data.into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
 
-/// Waits until a leading replica has compared a Secret with what it wants there, and has found this many documents.
+/// Waits until a leading replica has compared a Secret with the documents that it wants in it, and has found this
+/// many.
 async fn is_stored(replica: &Replica, name: &str, count: u64) {
     let stored = format!("leno_control_kept_documents{{secret=\"{name}\",state=\"stored\"}}");
     until("the documents to be stored", async || {
@@ -59,7 +60,7 @@ async fn keys_of_tokens_survive_a_restart_of_the_control_plane_without_their_iss
         [("Accepted", ""), ("ResolvedRefs", "KeysNotFound"), ("Programmed", "KeysNotFound")];
     says(&bed, &policy, &lacks).await;
 
-    // A replica that led earlier has fetched the set, and another client has added something.
+    // The Secret is as an earlier leader that fetched the set has left it. Another client has added a field.
     let data = json!({DOCUMENT: SET, "0".repeat(64): SET, "other": "x"});
     bed.apply(kept("leno-keys", &data)).await;
     first.end();
@@ -71,7 +72,7 @@ async fn keys_of_tokens_survive_a_restart_of_the_control_plane_without_their_iss
     let has = async || documents(&bed, "leno-keys").await.iter().any(|name| name == DOCUMENT);
     assert!(has().await);
 
-    // A document that nothing names is kept for ten minutes, so the next replica still finds it.
+    // A document that no policy names any more is kept for ten minutes, so the next replica still finds it.
     bed.delete(policy.clone()).await;
     second.end();
     let third = Replica::start("controller-2", &kubeconfig);
@@ -114,7 +115,7 @@ impl Partner {
         Self { child, place }
     }
 
-    /// The address on which it serves its bundle.
+    /// The address on which the partner serves its bundle.
     async fn address(&self) -> String {
         until("the partner's bundle endpoint", async || {
             let log = std::fs::read_to_string(self.place.path().join("log")).unwrap();
@@ -128,7 +129,7 @@ impl Partner {
 
 impl Drop for Partner {
     fn drop(&mut self) {
-        // Has ended already if the test succeeded.
+        // The process has already ended if the test succeeded.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -159,13 +160,13 @@ async fn fetched_trust_bundles_survive_a_restart_of_the_control_plane_without_th
     first.end();
     drop(partner);
 
-    // No file contains the roots any more.
+    // The file with the partner's roots is removed, so that only the Secret still has them.
     std::fs::remove_file(&given).unwrap();
     let second = Replica::start_with("controller-1", &kubeconfig, &["--federate", &federate]);
     leads(&second).await;
     assert_eq!(roots(&second).await, fetched);
     is_stored(&second, "leno-bundles", 1).await;
-    // Documents that it has not fetched itself stay as they are stored.
+    // A replica does not change stored documents that it has not fetched itself.
     let writes = "leno_control_kept_writes_total{result=\"written\"}";
     assert_eq!(second.metric(writes).await as u64, 0);
     assert_eq!(documents(&bed, "leno-bundles").await, ["partner.example.json"]);

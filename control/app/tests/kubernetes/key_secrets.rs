@@ -1,4 +1,4 @@
-//! Keys of tokens in Secrets, which the control plane may read if a Role of their namespace permits it.
+//! Tests keys of tokens in Secrets, which the control plane may read if a Role of their namespace permits it.
 
 use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use crate::replica::Replica;
 use crate::{cluster, leads, run_pod};
 
 const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
-/// A shared secret, with which a proxy that verifies tokens could sign them.
+/// A set with a shared secret. A proxy that verifies tokens with such a key could also sign them, so the set must be
+/// rejected.
 const SHARED: &str = r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#;
 
 fn secret(namespace: &str, set: &str) -> Value {
@@ -23,7 +24,7 @@ fn policy(namespace: &str) -> Value {
             "tokens": [{"issuer": "https://id.example.com", "audiences": ["a"], "jwksSecret": "keys"}]}})
 }
 
-/// The Role and binding that let the control plane read the Secret of a namespace, as in the guide.
+/// A Role and its binding, as in the guide, which let the control plane read the Secret of a namespace.
 fn rights(namespace: &str) -> [Value; 2] {
     let group = "rbac.authorization.k8s.io";
     let version = format!("{group}/v1");
@@ -53,7 +54,7 @@ async fn keys_in_a_secret_count_where_a_role_lets_the_control_plane_read_it() {
     let has = [("Accepted", ""), ("ResolvedRefs", ""), ("Programmed", "")];
     until("the kind is served", async || bed.serves(&users).await).await;
     run_pod(&bed, "web-0", "10.244.0.7").await;
-    // The Secret of another tenant, which the control plane may read, is not used for policies of this one.
+    // Another tenant's Secret, which the control plane may read, must not be used for policies of this namespace.
     bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bank"}})).await;
     bed.apply(secret("bank", SET)).await;
     permit(&bed, "bank").await;
@@ -85,7 +86,7 @@ async fn keys_in_a_secret_count_where_a_role_lets_the_control_plane_read_it() {
     permit(&bed, "shop").await;
     bed.apply(secret("shop", SET)).await;
     says(&bed, &users, &has).await;
-    // Each replacement of the Secret takes effect at once. A text that is no set of public keys counts as none.
+    // Each replacement of the Secret takes effect at once. A text that is not a set of public keys counts as none.
     for (set, expected) in [(SHARED, &lacks), (SET, &has), ("\"hunter2\"", &lacks), (SET, &has)] {
         bed.apply(secret("shop", set)).await;
         says(&bed, &users, expected).await;
@@ -93,7 +94,7 @@ async fn keys_in_a_secret_count_where_a_role_lets_the_control_plane_read_it() {
     assert_eq!(first.count("hunter2"), 0, "nothing of a Secret is logged");
     first.end();
 
-    // A control plane that starts has the keys before it serves.
+    // A control plane that starts has the keys before it begins to serve.
     let second = Replica::start("controller-1", &kubeconfig);
     leads(&second).await;
     second.line("serving discovery and identity").await;
@@ -101,7 +102,7 @@ async fn keys_in_a_secret_count_where_a_role_lets_the_control_plane_read_it() {
     bed.delete(secret("shop", SET)).await;
     says(&bed, &users, &lacks).await;
 
-    // Without the right, the Secret is no longer read.
+    // When the right is withdrawn, the Secret is no longer read.
     bed.apply(secret("shop", SET)).await;
     says(&bed, &users, &has).await;
     for object in rights("shop") {

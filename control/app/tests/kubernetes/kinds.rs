@@ -1,4 +1,4 @@
-//! How users learn whether a replica follows all kinds of objects.
+//! Tests how a replica reports whether it follows all kinds of objects.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{admission, cluster};
 /// The kinds of the Gateway API that the controller follows.
 const GATEWAY_KINDS: u64 = 6;
 
-/// The pod that a replica of this name runs in.
+/// The pod in which a replica of this name runs.
 pub(crate) fn own_pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "leno-system",
@@ -28,7 +28,7 @@ async fn says(bed: &TestApiServer, pod: &str, status: &str) -> String {
     says_of(bed, pod, "leno.dev/KindsFollowed", status).await
 }
 
-/// As [`says`], for another condition.
+/// As [`says`], for the condition `kind`.
 pub(crate) async fn says_of(
     bed: &TestApiServer,
     pod: &str,
@@ -71,14 +71,15 @@ async fn a_right_that_is_missing_is_said_by_the_pods_condition_and_by_check_unti
     bed.merge(role, json!({"rules": whole})).await;
     assert_eq!(says(&bed, "controller-0", "True").await, "");
     assert!(check().contains(&pair("kinds of objects", "good")));
-    // The kinds are lost and come back one after another, each after a jittered wait of its own. So there is at most
-    // one write for each loss and each return.
+    // The kinds are lost and return one after another, each after its own random wait. So there is at most one
+    // write for each loss and each return.
     let written = "leno_control_condition_writes_total{result=\"written\"}";
     until("the writes are counted", async || {
         (replica.metric(written).await as u64 >= 2).then_some(())
     })
     .await;
-    // What did not change is not written repeatedly. The last write may be counted a little after it is visible.
+    // A condition that has not changed is not written again. The last write may be counted a little after it is
+    // visible.
     until("the writes end", async || {
         let before = replica.metric(written).await as u64;
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -87,13 +88,14 @@ async fn a_right_that_is_missing_is_said_by_the_pods_condition_and_by_check_unti
     .await;
     let writes = replica.metric(written).await as u64;
     assert!(writes <= 2 * GATEWAY_KINDS, "{writes}");
-    // A merge patch replaces all conditions.
+    // Replaces all conditions, because a merge patch does that to lists.
     bed.set_status(own_pod("controller-0")).await;
     assert_eq!(says(&bed, "controller-0", "True").await, "");
     replica.end();
 }
 
-/// The objects are stored in another version than the one that is followed, and the conversion webhook does not exist.
+/// The objects are stored in another version than the one that is followed, and the webhook that would convert
+/// them does not exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_conversion_webhook_costs_its_kind_and_injection_goes_on() {
     let Some(kube) = binary() else { return };

@@ -1,9 +1,9 @@
 //! Tests the real controller against a real API server and etcd, and the client side of discovery in the proxy against
 //! the controller.
 //!
-//! Needs `CLUSTER_KUBE`, a binary with both (`scripts/cluster.sh api-test` builds it and runs this). Without it, every
-//! test reports that it is skipped, or fails if `LENO_REQUIRE` contains `kubernetes`. Nothing here needs root or leaves
-//! anything behind.
+//! Needs `CLUSTER_KUBE`, a binary with both (`scripts/cluster.sh api-test` builds it and runs this). Without the
+//! variable, every test reports that it is skipped, or fails if `LENO_REQUIRE` contains `kubernetes`. The tests do
+//! not need root, and leave nothing behind.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod admission;
@@ -50,13 +50,13 @@ use leno_testkit_api::{Relay, TestApiServer, binary, until};
 use proxy::Proxy;
 use replica::Replica;
 
-/// The guide's pages about metrics in a cluster and about all other metrics.
+/// The guide's pages about metrics: in a cluster, and everywhere else.
 const GUIDE: [&str; 2] = [
     include_str!("../../../../docs/guide/kubernetes.md"),
     include_str!("../../../../docs/guide/metrics.md"),
 ];
 
-/// The documents that users install, of the wanted kinds.
+/// The documents of an installation whose kind is wanted.
 fn installed(wanted: impl Fn(&str) -> bool) -> String {
     let all = leno_charts::render(&Values::defaults(), NAMESPACE).unwrap();
     let kind = |document: &&str| {
@@ -65,7 +65,7 @@ fn installed(wanted: impl Fn(&str) -> bool) -> String {
     all.split("---\n").filter(kind).collect::<Vec<_>>().join("---\n")
 }
 
-/// A cluster with these documents, and a kubeconfig of the control plane's service account.
+/// An API server with these documents, and a kubeconfig with the control plane's service account.
 async fn cluster(kube: &std::path::Path) -> (TestApiServer, std::path::PathBuf) {
     cluster_with(kube, &[]).await
 }
@@ -76,7 +76,7 @@ async fn cluster_with(
     flags: &[&str],
 ) -> (TestApiServer, std::path::PathBuf) {
     let bed = TestApiServer::start_with(kube, flags).await;
-    // Webhooks without a server would block every request.
+    // The configurations of webhooks are left out, because webhooks without a server would block every request.
     bed.apply_yaml(&installed(|kind| !kind.ends_with("WebhookConfiguration"))).await;
     let token = bed.token(("leno-system", "controller"), None, None).await;
     let kubeconfig = bed.kubeconfig("controller.kubeconfig", bed.port, &token);
@@ -164,7 +164,8 @@ async fn watches_that_are_cut_go_on_where_they_were() {
     })
     .await;
     relay.open(true);
-    // Most kinds have no changes, so the replica has to notice without them that its watches work again.
+    // Most kinds have no changes at this time, so the replica must notice by other means that its watches work
+    // again.
     until("all is followed again", async || (replica.metric(stale).await == 0.0).then_some(()))
         .await;
     until("the change during the cut is applied", async || {
@@ -198,8 +199,8 @@ async fn a_token_proves_only_what_the_api_server_says_of_it() {
     let refused = proxy::issue(&bed, &replica, &of_the_gone).await.unwrap_err();
     assert!(refused.contains("the API server does not accept the token"), "{refused}");
 
-    // A token of another service account for this pod's name gets a certificate, but no discovery: its streams end
-    // before their first response. (Between two of these moments such a proxy counts as connected.)
+    // A token of another service account that names this pod gets a certificate, but no discovery: its streams end
+    // before their first response. Between the two, such a proxy counts as connected.
     let others = bed.token(("shop", "other"), Some("leno"), None).await;
     let other = Proxy::start(&bed, &replica, "shop/web-0", &others).await;
     replica.line("sa/other is not the identity of shop/web-0").await;
@@ -236,7 +237,7 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
     judged(&bed, "bad", ("ResolvedRefs", "False", "BackendNotFound")).await;
     assert_eq!(second.metric("leno_control_leader").await as u64, 0);
     let written = "leno_control_status_writes_total{result=\"written\"}";
-    // A write is counted when its answer arrives. Other clients may see the status earlier.
+    // A write is counted when its response arrives. Other clients may see the status earlier.
     until("both writes are counted", async || {
         (first.metric(written).await as u64 >= 2).then_some(())
     })
@@ -250,13 +251,13 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
     bed.apply(misspelt).await;
     judged(&bed, "good", ("Accepted", "False", "UnsupportedValue")).await;
 
-    // The lease is released, so the next replica leads long before the term of the first is over.
+    // The replica releases the lease when it ends, so the next replica leads long before the lease expires.
     first.end();
     leads(&second).await;
     bed.apply(service("nobody", 80)).await;
     judged(&bed, "bad", ("ResolvedRefs", "True", "ResolvedRefs")).await;
 
-    // The next replica takes over from one that was killed and could not release the lease.
+    // The next replica also takes over from a replica that was killed and could not release the lease.
     let third = Replica::start("controller-2", &kubeconfig);
     third.line("serving discovery and identity").await;
     drop(second);
@@ -281,7 +282,7 @@ async fn is_documented(replica: &Replica) {
     assert_eq!(exposed, told);
 }
 
-/// How often a replica has logged that the cluster has no HTTPRoute kind.
+/// How many times a replica has logged that the cluster has no HTTPRoute kind.
 fn http_route_lines(replica: &Replica) -> usize {
     replica.count("no such kind; it is followed once it is installed kind=\"HTTPRoute\"")
 }
@@ -294,7 +295,7 @@ async fn leads(replica: &Replica) {
     .await;
 }
 
-/// Waits until one of these replicas leads.
+/// Waits until any of these replicas leads.
 async fn one_leads(replicas: &[Replica]) {
     until("a replica leads", async || {
         for replica in replicas {

@@ -1,4 +1,5 @@
-//! Certificates of pods for node proxies, depending on the pods' nodes according to the API server.
+//! Tests which certificates of pods a node proxy gets. This depends on the nodes on which the API server reports
+//! the pods.
 
 mod process;
 
@@ -13,7 +14,7 @@ use crate::replica::Replica;
 use crate::{admission, cluster, run_pod};
 use process::NodeProxy;
 
-/// A pod of the shop on a node.
+/// A pod of the namespace `shop` on this node.
 fn on_node(name: &str, node: &str, annotations: Value) -> Value {
     let labels = json!({"leno.dev/inject": "enabled"});
     let metadata =
@@ -27,7 +28,8 @@ fn node_mode() -> Value {
     json!({"leno.dev/mode": "node"})
 }
 
-/// The token of a node's proxies: that of a pod on this node, bound to it, as the API server gives it to the kubelet.
+/// The token of a node's proxies, as the API server gives it to the kubelet: it is bound to a proxy pod on this
+/// node.
 async fn node_proxies(bed: &TestApiServer, account: &str, node: &str) -> String {
     let name = format!("{account}-{node}");
     let metadata = json!({"name": account, "namespace": "leno-system"});
@@ -54,7 +56,7 @@ async fn run_on_node(bed: &TestApiServer, name: &str, node: &str, ip: &str) -> S
     uid(bed, name).await
 }
 
-/// The settings of a client that requests the certificate of a pod with this token.
+/// The settings of a client that requests a pod's certificate with this token.
 async fn settings(
     bed: &TestApiServer,
     replica: &Replica,
@@ -66,7 +68,7 @@ async fn settings(
     Settings { pod_uid: Some(uid.to_owned()), ..settings }
 }
 
-/// Requests the certificate of a pod with this token.
+/// Requests a pod's certificate with this token.
 async fn issue(
     bed: &TestApiServer,
     replica: &Replica,
@@ -115,8 +117,7 @@ async fn a_compromised_node_proxy_gets_no_identity_of_a_workload_elsewhere() {
     };
     assert_eq!((counted("accepted").await, counted("refused").await), (1, rows.len() as u64));
 
-    // No other program gets a certificate by naming a pod: neither one with the agent's token nor one with the pod's
-    // own.
+    // Naming a pod is not enough for a certificate: the agent's token and the pod's own token are refused.
     let agent = node_proxies(&bed, "agent", "n1").await;
     let web = bed.token(("shop", "web"), Some("leno"), Some("here")).await;
     let unbound = bed.token(("leno-system", "node"), Some("leno"), None).await;
@@ -146,7 +147,8 @@ async fn a_node_proxy_gets_certificates_of_a_pod_until_the_pod_leaves_or_ends() 
     let first = uid(&bed, "web-0").await;
     issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap();
 
-    // Each request is decided by the present state of the API server, so a renewal gets the same decision.
+    // Each request is decided by the present state of the API server, so a renewal gets the same decision as a
+    // first request.
     bed.apply(shop("sidecar")).await;
     let refused = issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap_err();
     assert!(refused.contains("is not in node mode"), "{refused}");
@@ -165,7 +167,7 @@ async fn a_node_proxy_gets_certificates_of_a_pod_until_the_pod_leaves_or_ends() 
     })
     .await;
 
-    // As a StatefulSet creates it again on another node.
+    // A StatefulSet would create the pod again on another node like this.
     bed.apply(on_node("web-0", "n2", json!({}))).await;
     let second = uid(&bed, "web-0").await;
     for (of, why) in [(&first, "is not the one of uid"), (&second, "does not run on node n1")] {
@@ -251,7 +253,7 @@ async fn the_injector_reads_the_mode_of_a_pod_and_of_its_namespace() {
         (json!({"leno.dev/share": "pods"}), "which its namespace says, is none of workload"),
     ] {
         shop(annotations).await;
-        // The webhook learns of namespaces through a watch.
+        // The webhook learns of the namespace's change through a watch, so this waits.
         until(why, async || {
             let refused = bed.tried(&plain).await.err()?;
             refused.contains(why).then_some(())

@@ -1,4 +1,5 @@
-//! Tests `leno-controller observe` with the rights that the chart grants: which namespaces it shows to which reader.
+//! Tests `leno-controller observe` with the rights that the chart grants. The main subject is which namespaces it
+//! shows to which reader.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -19,7 +20,7 @@ mod calls;
 /// The observer; killed when the test ends.
 struct Observer {
     child: Child,
-    /// The addresses of the interface and of the metrics.
+    /// The addresses of its interface and of its metrics.
     addresses: [String; 2],
 }
 
@@ -42,7 +43,7 @@ impl Observer {
         std::thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
                 eprintln!("observer: {line}");
-                // The test has ended if this fails.
+                // Sending fails only after the test has ended.
                 let _ = sender.send(line);
             }
         });
@@ -58,7 +59,7 @@ impl Observer {
         Self { child, addresses }
     }
 
-    /// The status and the body of a page of the interface, after the API server has identified the reader.
+    /// The status and the body of a page of the interface, requested with this token.
     async fn ask(&self, path: &str, token: Option<&str>) -> (u16, String) {
         let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
         let bearer = bearer.unwrap_or_default();
@@ -84,7 +85,7 @@ impl Observer {
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        // Has ended already if the test stopped it.
+        // The process has already ended if the test stopped it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -102,8 +103,8 @@ fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
     (head[9..12].parse().unwrap(), body.to_owned())
 }
 
-/// The admin server of a proxy, on loopback at the port that all proxies use. Each page has counted more requests, all
-/// to `server`.
+/// The admin server of a proxy, on loopback at the port that all proxies use. Each response reports more requests
+/// than the one before, all to `server`.
 async fn proxy(namespace: &'static str, client: &'static str, server: &'static str) -> IpAddr {
     pages(leno_types::ports::ADMIN, move |nth| {
         let labels = format!(
@@ -122,7 +123,7 @@ async fn proxy(namespace: &'static str, client: &'static str, server: &'static s
     .await
 }
 
-/// The admin server of an agent. Each page has counted more bytes.
+/// The admin server of an agent. Each response reports more bytes than the one before.
 async fn agent() -> IpAddr {
     pages(leno_types::ports::AGENT_ADMIN, |nth| {
         let pairs = [("shop", "web-0", "ledger-0"), ("bank", "teller-0", "ledger-0")];
@@ -138,10 +139,10 @@ async fn agent() -> IpAddr {
     .await
 }
 
-/// Serves pages on loopback at this port. `page` gets the number of the page.
+/// Serves pages on loopback at this port. `page` gets the number of the response.
 async fn pages(port: u16, page: impl Fn(u32) -> String + Send + 'static) -> IpAddr {
-    // Tests run at the same time, and each loopback address has its own ports. A server that listens on all addresses
-    // occupies the port on each of them until it ends.
+    // Each server gets a random loopback address, because tests run at the same time and need the same port. A
+    // server that listens on all addresses occupies the port on all of them until it ends.
     let listener = until("a free address", async || {
         let mut random = [0; 3];
         aws_lc_rs::rand::fill(&mut random).unwrap();
@@ -161,7 +162,7 @@ async fn pages(port: u16, page: impl Fn(u32) -> String + Send + 'static) -> IpAd
             }
             nth += 1;
             let body = page(nth);
-            // An observer that was killed does not read the page.
+            // Fails if the observer was killed and does not read the page.
             let _ =
                 write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
@@ -177,7 +178,7 @@ async fn run_pod(bed: &TestApiServer, namespace: &str, name: &str, address: IpAd
     bed.set_status(made).await;
 }
 
-/// Creates a service account with a role in these namespaces, and returns its token.
+/// Creates a service account that may read the mesh in these namespaces, and returns its token.
 async fn reader(
     bed: &TestApiServer,
     name: &str,
@@ -246,7 +247,7 @@ async fn two_namespaces(bed: &TestApiServer) {
     }
 }
 
-/// Checks that nothing is shown without a token that identifies a reader.
+/// Asserts that a request without a valid token gets no data.
 async fn refuses_others(bed: &TestApiServer, observer: &Observer) {
     for (token, why) in [
         (None, "wants a token"),
@@ -281,8 +282,8 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     })
     .await;
     let shop = reader(&bed, "of-shop", &["shop"], None).await;
-    // An edit is reported as a change in the namespace of its object. The first edit may happen before services are
-    // followed.
+    // An edit is reported as a change in the namespace of its object. The observer may not follow services yet at
+    // the first edit, so edits are repeated.
     bed.apply(service("web", 80)).await;
     let mut edits = 0;
     until("the edit", async || {
@@ -305,7 +306,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     shows_shop_alone(&observer, &shop).await;
 
     let both = reader(&bed, "of-both", &["shop", "bank"], Some("leno-observer")).await;
-    // The API server may notice new bindings with a delay, and its answers are cached for half a minute.
+    // The API server may use new bindings with a delay, and the observer caches its answers for half a minute.
     until("both namespaces", async || {
         (ends(&observer.topology(&both).await.edges) == all).then_some(())
     })
@@ -317,7 +318,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     shows_to_each_their_own(&observer, (&both, &stranger)).await;
     refuses_others(&bed, &observer).await;
 
-    // A withdrawn right ends within half a minute.
+    // After a right is withdrawn, the reader loses access within half a minute.
     bed.delete(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": {"name": "of-shop", "namespace": "shop"}}))
         .await;
@@ -326,7 +327,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     })
     .await;
 
-    // The next observer has the history of this one.
+    // An observer that is started later has the history of this one.
     let (_, before) = observer.ask("/api/v1/overview", Some(&everything)).await;
     let before: Value = serde_json::from_str(&before).unwrap();
     drop(observer);
@@ -342,7 +343,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     is_documented(&get(&observer.addresses[1], "/metrics", "").1);
 }
 
-/// Checks what a reader of the namespace `shop` sees, as JSON, over gRPC and in a browser.
+/// Checks what a reader of the namespace `shop` gets, as JSON, over gRPC and in a browser.
 async fn shows_shop_alone(observer: &Observer, token: &str) {
     shows_the_present(observer, token).await;
     shows_no_bank(observer, token).await;
@@ -351,7 +352,7 @@ async fn shows_shop_alone(observer: &Observer, token: &str) {
     browser::drives_the_pages(address, token, "shop", "bank,ledger,vault,teller").await;
 }
 
-/// Checks the same for a reader of both namespaces, and for one of neither.
+/// Checks the same for a reader of both namespaces, and for a reader of neither.
 async fn shows_to_each_their_own(observer: &Observer, (both, stranger): (&str, &str)) {
     let address = &observer.addresses[0];
     browser::drives_the_pages(address, both, "shop,bank", "").await;
@@ -359,7 +360,8 @@ async fn shows_to_each_their_own(observer: &Observer, (both, stranger): (&str, &
     browser::drives_the_pages(address, stranger, "", "shop,bank,ledger,vault,teller").await;
 }
 
-/// Checks the proxy, the policy and the connections of the namespace `shop`.
+/// Checks the present state that the reader gets: the proxy, the policy and the connections of the namespace
+/// `shop`.
 async fn shows_the_present(observer: &Observer, token: &str) {
     let page = async |path: &str| -> Value {
         let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(token)).await;

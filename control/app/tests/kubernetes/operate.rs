@@ -1,4 +1,4 @@
-//! Runs `leno` against a cluster: the documents that it prints for the cluster, and its reports about it.
+//! Runs `leno` against a cluster, and tests the documents that it prints for the cluster and its reports about it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -43,7 +43,7 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
     ];
     assert_eq!(findings(&before), wanted.map(|(subject, level)| pair(subject, level)));
 
-    // Cilium with its default configuration, and with the one that Leno needs.
+    // Cilium's configuration, first its default and then the one that Leno needs.
     let mut cilium = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "cilium-config", "namespace": "kube-system"},
         "data": {"kube-proxy-replacement": "true"}});
@@ -103,7 +103,7 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
     assert!(String::from_utf8_lossy(&unasked.stderr).contains("add --yes"));
 }
 
-/// Helm creates the hook before it removes anything, and stops if the API server rejects the hook.
+/// Helm creates the hook before it removes anything. It stops if the API server rejects the hook.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_api_server_takes_the_hook_by_which_helm_uninstall_is_refused() {
     let Some(kube) = binary() else { return };
@@ -115,7 +115,7 @@ async fn no_api_server_takes_the_hook_by_which_helm_uninstall_is_refused() {
     assert!(refused.contains("helm uninstall --no-hooks one"), "{refused}");
 }
 
-/// Finds Helm as `charts/tests/helm.rs` does. `None` if it is missing; then a line reports that the test is skipped.
+/// Finds Helm as `charts/tests/helm.rs` does. `None` if it is missing, after printing that the test is skipped.
 fn helm() -> Option<PathBuf> {
     let helm = std::env::var_os("LENO_HELM").unwrap_or_else(|| "helm".into());
     if Command::new(&helm).arg("version").output().is_ok() {
@@ -135,7 +135,7 @@ async fn helm_installs_the_chart_and_its_uninstall_is_refused_until_it_is_told_t
     let run = |words: &[&str]| {
         let mut command = Command::new(&helm);
         command.args(words).args(["--namespace", NAMESPACE]);
-        // Uses its own records of repositories and plugins instead of the user's.
+        // Helm must not use the user's own repositories and plugins.
         let home = bed.directory.path().join("helm");
         for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(variable, &home);
@@ -198,7 +198,7 @@ async fn what_was_installed_goes_and_nothing_else() {
     assert_eq!(elsewhere.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("nothing is installed in shop"));
 
-    // Installs into a namespace that contains more than Leno, which Helm permits.
+    // Installs into a namespace that also contains other objects, which Helm permits.
     let text = leno_charts::render(&Values::defaults(), "mesh").unwrap();
     let (_, without_namespace) = text.split_once("\n---\n").unwrap();
     bed.apply_yaml(without_namespace).await;

@@ -1,4 +1,4 @@
-//! An API server that restarts under the controller.
+//! Tests the controller while its API server restarts.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::{cluster, leads, run_pod};
 
-/// How often the controller has read all objects of each kind, without the first `before` reads.
+/// How many times the controller has listed all objects of each kind. The first `before` lists are not counted.
 pub(crate) fn whole_reads(bed: &TestApiServer, before: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for read in bed.reads("leno-controller").into_iter().skip(before).filter(|read| read.is_whole())
@@ -40,7 +40,7 @@ async fn an_api_server_that_restarts_is_read_once_for_each_kind_and_no_stream_is
     let stale = "leno_control_cluster_stale_seconds";
     until("all is followed", async || (replica.metric(stale).await == 0.0).then_some(())).await;
     leads(&replica).await;
-    // The leader has additional watches.
+    // The leader watches more objects than other replicas.
     let roots = "/api/v1/configmaps (selected)";
     let first = until("the leader follows what it keeps", async || {
         let first = whole_reads(&bed, 0);
@@ -59,8 +59,8 @@ async fn an_api_server_that_restarts_is_read_once_for_each_kind_and_no_stream_is
     bed.stop();
     bed.restart().await;
     relay.open(true);
-    // The new process has only the versions since its start. The version that the watch continues from has expired
-    // (410), and no event reports the deletion.
+    // The new process has only versions from its start on. So the version from which the watch continues has
+    // expired (410), and no event reports the deletion.
     bed.apply(slice("web", &[])).await;
     proxy.sees("web", &[]).await;
     until("all is followed again", async || (replica.metric(stale).await == 0.0).then_some(()))

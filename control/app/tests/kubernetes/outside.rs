@@ -1,4 +1,4 @@
-//! TLS to servers outside of the mesh.
+//! Tests how the controller provides the authorities for TLS to servers outside of the mesh.
 
 use leno_testkit_api::objects::{
     backend_tls_policy, backend_tls_policy_definition, outside, texts,
@@ -27,7 +27,7 @@ async fn tls_is_begun_outside_by_a_policy_and_by_authorities_that_come_and_go() 
 
     bed.apply(policy).await;
     client.sees_roots("pay", |roots| matches!(roots, Roots::Missing(_))).await;
-    // Any certificate of an authority is sufficient here.
+    // The content does not matter here, so any authority's certificate will do.
     let pem = proxy::roots(&bed).await;
     bed.apply(texts("authorities", "ca.crt", &pem)).await;
     client.sees_roots("pay", |roots| matches!(roots, Roots::Given(one) if one.len() == 1)).await;
@@ -36,7 +36,7 @@ async fn tls_is_begun_outside_by_a_policy_and_by_authorities_that_come_and_go() 
     bed.delete(texts("authorities", "ca.crt", "")).await;
     client.sees_roots("pay", |roots| matches!(roots, Roots::Missing(_))).await;
 
-    // Texts without certificates are not kept.
+    // A ConfigMap without certificates is not kept.
     let followed = "leno_control_cluster_objects{kind=\"ConfigMap\"}";
     let before = replica.metric(followed).await;
     bed.apply(texts("others", "password", "secret")).await;

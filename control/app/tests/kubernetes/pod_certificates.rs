@@ -1,4 +1,4 @@
-//! Certificates that kubelets request for their pods, with the API server's own objects.
+//! Tests certificates that kubelets request for their pods, with the API server's own objects.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,10 +30,11 @@ use crate::{cluster_with, leads, proxy};
 
 const SIGNER: &str = "leno.dev/identity";
 const FLAGS: [&str; 3] = ["--pod-certificates", "--phase-hold", "1s"];
-/// Requests that one node creates at once.
+/// How many requests one node creates at once.
 const FLOOD: usize = 300;
 
-/// A cluster with two nodes in which pods get certificates, and a kubeconfig of the control plane.
+/// A cluster with two nodes in which pods get certificates, and a kubeconfig with the control plane's service
+/// account.
 async fn signing_cluster(kube: &std::path::Path) -> (TestApiServer, PathBuf) {
     signing_cluster_with(kube, &[]).await
 }
@@ -67,8 +68,8 @@ fn binding() -> Value {
         "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "leno-pod-certificates-v2"}})
 }
 
-/// Replaces the present policy by that of an earlier release, which covers only v1. Returns the present policy with its
-/// binding.
+/// Replaces the present admission policy by that of an earlier release, which only covers v1. Returns the present
+/// policy with its binding.
 async fn put_old_policy(bed: &TestApiServer) -> [Value; 2] {
     let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "leno-pod-certificates-v2"}});
@@ -89,7 +90,7 @@ async fn put_old_policy(bed: &TestApiServer) -> [Value; 2] {
     current
 }
 
-/// Waits until the admission policy is old enough that requests are signed.
+/// Waits until the admission policy has been in force for so long that requests are signed.
 async fn is_guarded(bed: &TestApiServer) {
     until("the admission policy counts", async || {
         let created = bed.get(binding()).await?.metadata.creation_timestamp?.0.as_second();
@@ -99,7 +100,7 @@ async fn is_guarded(bed: &TestApiServer) {
     .await;
 }
 
-/// A pod with a proxy and the volume, on a node.
+/// Creates a pod with a proxy and the certificate volume on a node.
 async fn run(bed: &TestApiServer, name: &str, node: &str) {
     let certificate = json!({"signerName": SIGNER, "keyType": "ECDSAP256",
         "credentialBundlePath": "credentials.pem"});
@@ -147,7 +148,7 @@ async fn create(client: &Client, object: &Value) -> Result<(), String> {
     api.create(&PostParams::default(), &made).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// Creates the request as this client. The API server may notice the pod with a delay.
+/// Creates the request as this client. Repeats that, because the API server may learn of the pod with a delay.
 async fn created(client: &Client, object: &Value) {
     until("the request is accepted", async || create(client, object).await.ok()).await;
 }
@@ -159,7 +160,7 @@ async fn conditions(bed: &TestApiServer, name: &str) -> Value {
     bed.get(object).await.unwrap().data["status"]["conditions"].clone()
 }
 
-/// The resource version in which a request has got its answer.
+/// The resource version at which a request was answered.
 async fn version(bed: &TestApiServer, name: &str) -> u64 {
     let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
         "metadata": {"name": name, "namespace": "shop"}});
@@ -209,7 +210,7 @@ async fn a_kubelet_gets_the_certificate_of_its_pod_through_a_revocation_and_a_ro
     }
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let kubelet = bed.kubelet("n1").await;
-    // The request is created before a signer exists.
+    // The request exists before any signer runs.
     created(&kubelet, &request(&bed, ("first", "web-0", "n1"), &key).await).await;
     let first = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
     let status = answered(&bed, "first").await;
@@ -224,19 +225,20 @@ async fn a_kubelet_gets_the_certificate_of_its_pod_through_a_revocation_and_a_ro
     assert!(verifies(&proxy::roots(&bed).await, &issued));
     let [begin, end, refresh] =
         ["notBefore", "notAfter", "beginRefreshAt"].map(|name| seconds(&status[name]));
-    // The test's replicas issue certificates for an hour from now on.
+    // The test's replicas issue certificates that are valid for an hour.
     let expected = (MIN_POD_LIFETIME + POD_CLOCK_SKEW).as_secs();
     assert!(u64::try_from(end - begin).unwrap().abs_diff(expected) <= 1, "{status}");
     assert!(begin + 600 <= refresh && refresh + 600 <= end, "{status}");
 
-    // A revocation covers this certificate, and the validity of the next one begins after it.
+    // The revocation also covers this certificate. The validity of the next certificate begins after the
+    // revocation.
     ask(&bed, "revoke", json!({"revoke": web})).await;
     is(&first, "the revocation", |report| report.to_string().contains(web)).await;
     created(&kubelet, &request(&bed, ("second", "web-0", "n1"), &key).await).await;
     let second = answered(&bed, "second").await;
     assert!(seconds(&second["notBefore"]) > begin, "{second}");
 
-    // Of two replicas the leader signs, and the next leader continues.
+    // Only the leading replica signs. When it ends, the next leader continues.
     let next = Replica::start_with("controller-1", &kubeconfig, &FLAGS);
     next.line("serving discovery and identity").await;
     let before = identity(&first).await["bundle"].clone();
@@ -254,13 +256,14 @@ async fn a_kubelet_gets_the_certificate_of_its_pod_through_a_revocation_and_a_ro
     next.end();
 }
 
-/// API servers of Kubernetes 1.35 and 1.36 serve only `v1beta1`, with a key and a signature instead of PKCS #10.
+/// API servers of Kubernetes 1.35 and 1.36 serve only `v1beta1`, in which a request has a key and a signature
+/// instead of PKCS #10.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kubelet_gets_the_certificate_of_its_pod_where_v1beta1_alone_is_served() {
     let Some(kube) = binary() else { return };
     let beta = "--runtime-config=certificates.k8s.io/v1beta1/podcertificaterequests=true,\
                 certificates.k8s.io/v1/podcertificaterequests=false";
-    // This API server's node authorizer needs v1. RBAC grants kubelets the same rights.
+    // The node authorizer of this API server works only with v1. RBAC grants kubelets the same rights here.
     let flags = [beta, "--authorization-mode=RBAC"];
     let (bed, kubeconfig) = signing_cluster_with(&kube, &flags).await;
     let right = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["podcertificaterequests"],
@@ -286,7 +289,8 @@ async fn a_kubelet_gets_the_certificate_of_its_pod_where_v1beta1_alone_is_served
     spec.remove("stubPKCS10Request");
     spec.insert("pkixPublicKey".to_owned(), json!(BASE64.encode(&key.subject_public_key_info())));
     spec.insert("proofOfPossession".to_owned(), json!(BASE64.encode(&proof)));
-    // A policy of an earlier release does not cover v1beta1: anyone may create requests, so nothing is signed.
+    // The policy of an earlier release does not cover v1beta1. Any client could create such requests, so none is
+    // signed.
     let current = put_old_policy(&bed).await;
     created(&bed.admin, &variant(&object, "stolen", &|_| ())).await;
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
@@ -328,7 +332,7 @@ async fn a_proxy_has_the_certificate_of_its_kubelet_and_one_by_its_token_when_th
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
     leads(&replica).await;
     let kubelet = bed.kubelet("n1").await;
-    // The files that the kubelet puts into the volume.
+    // These files stand for those that the kubelet puts into the volume.
     let file = |name: &str| bed.directory.path().join(name);
     let put = async |name: &str| {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
@@ -362,7 +366,8 @@ async fn a_proxy_has_the_certificate_of_its_kubelet_and_one_by_its_token_when_th
     let second = put("second").await;
     until("the renewed one", async || (proxy.certificate().await == second).then_some(())).await;
 
-    // The next root signs before the kubelet renews: proxies must not have to wait for that.
+    // The next root begins to sign before the kubelet renews the certificate. Proxies need not wait for that
+    // renewal.
     let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
     fs::write(file("token-of-web-0"), token).unwrap();
     let before = identity(&replica).await["bundle"].clone();
@@ -385,8 +390,8 @@ fn variant(good: &Value, name: &str, change: &dyn Fn(&mut Value)) -> Value {
     object
 }
 
-/// The API server refuses a kubelet of another node, a pod of another node, and a request that is not signed with its
-/// key.
+/// Asserts that the API server refuses a request of another node's kubelet, for a pod of another node, and one
+/// that is not signed with its own key.
 async fn other_nodes_are_refused(bed: &TestApiServer, good: &Value, key: &KeyPair) {
     let (own, other) = (bed.kubelet("n1").await, bed.kubelet("n2").await);
     let refused = async |client: &Client, name: &str, change: &dyn Fn(&mut Value)| {
@@ -411,7 +416,8 @@ async fn other_nodes_are_refused(bed: &TestApiServer, good: &Value, key: &KeyPai
     assert!(error.contains("invalid signature") || error.contains("PKCS#10"), "{error}");
 }
 
-/// It also refuses a tenant with all rights in its namespace, and the administrator, because they are no kubelets.
+/// Asserts that the API server refuses requests of a tenant with all rights in its namespace and of the
+/// administrator, because neither is a kubelet.
 async fn other_clients_are_refused(bed: &TestApiServer, good: &Value) {
     let right = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["podcertificaterequests"],
         "verbs": ["create"]});
@@ -428,7 +434,7 @@ async fn other_clients_are_refused(bed: &TestApiServer, good: &Value) {
     let tenant = connect(Some(&tenant), None).await.unwrap();
     let mut number = 0;
     for client in [&tenant, &bed.admin] {
-        // The API server takes a while to enforce the policy.
+        // The API server needs a while to enforce the policy.
         until("a client that is no kubelet is refused", async || {
             number += 1;
             let object = variant(good, &format!("of-a-client-{number}"), &|_| ());
@@ -439,7 +445,7 @@ async fn other_clients_are_refused(bed: &TestApiServer, good: &Value) {
     }
 }
 
-/// Creates requests that differ from the objects that they name, now or soon.
+/// Creates requests that do not match the objects that they name, or will not match them soon.
 async fn put_what_differs(bed: &TestApiServer, good: &Value) {
     let put = async |name: &str, change: &dyn Fn(&mut Value)| {
         created(&bed.admin, &variant(good, name, change)).await;
@@ -470,7 +476,7 @@ async fn put_what_differs(bed: &TestApiServer, good: &Value) {
         .await;
 }
 
-/// Waits until these requests are denied.
+/// Waits until the signer has denied these requests.
 async fn what_differs_is_denied(bed: &TestApiServer) {
     for (name, reason, part) in [
         ("other-uid", "Mismatch", "its UID is not that of the request"),
@@ -506,8 +512,8 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
     other_nodes_are_refused(&bed, &good, &key).await;
     other_clients_are_refused(&bed, &good).await;
 
-    // Without the policy any client may have created a request. So nothing is signed, and requests from that time are
-    // not signed later either.
+    // Without the policy, any client may have created a request. So nothing is signed, and requests from that time
+    // are not signed later either.
     let policy = bed.get(binding()).await.unwrap();
     bed.delete(binding()).await;
     put_what_differs(&bed, &good).await;
@@ -562,7 +568,7 @@ async fn a_flood_of_one_node_does_not_hold_up_another() {
     .await;
     let waiting = "leno_control_pod_certificate_requests{state=\"waiting\"}";
     until("none waits", async || (replica.metric(waiting).await as u64 == 0).then_some(())).await;
-    // The order of the answers is that of their resource versions.
+    // The resource versions show the order of the answers.
     let mut versions = Vec::new();
     for number in 0..FLOOD {
         versions.push(version(&bed, &format!("flood-{number}")).await);

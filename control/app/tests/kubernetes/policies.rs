@@ -1,4 +1,4 @@
-//! The status of policies, on a real API server.
+//! Tests the status of policies on a real API server.
 
 use leno_testkit_api::objects::{
     backend_tls_policy, backend_tls_policy_definition, http_route, http_route_definition, outside,
@@ -24,8 +24,8 @@ fn rate_limit(service: &str) -> Value {
             "limits": [{"requests": 5}]}})
 }
 
-/// Waits until the only ancestor of a policy has these conditions. Each is given by its type, with the reason why it is
-/// false, or an empty reason if it is true.
+/// Waits until the only ancestor of a policy has these conditions. Each condition is given as its type and the
+/// reason why it is false; the reason is empty if the condition is true.
 pub(crate) async fn says(bed: &TestApiServer, policy: &Value, wanted: &[(&str, &str)]) {
     let what = format!("{wanted:?} of {}", policy["metadata"]["name"]);
     until(&what, async || {
@@ -82,7 +82,7 @@ async fn a_traffic_policy_says_whether_it_works() {
     let row = printed(&bed, "/apis/leno.dev/v1alpha1/namespaces/shop/trafficpolicies/policy").await;
     assert_eq!(row[..4], ["policy", "web", "True", "True"].map(Value::from));
 
-    // The second policy has to be younger, because its name comes before that of the first.
+    // The second policy must be younger. Its name comes first, so the test would not pass if the name decided.
     let second = named(first.clone(), "a-second");
     younger_than(&bed, &first, &second).await;
     says(&bed, &second, &CONFLICT).await;
@@ -117,7 +117,7 @@ async fn a_rate_limit_says_whether_a_proxy_enforces_it() {
     let second = named(policy.clone(), "second");
     bed.apply(second.clone()).await;
     says(&bed, &second, &HOLDS).await;
-    // A policy that cannot be understood. The API server accepts everything that the schema allows.
+    // This policy is invalid, but the API server accepts everything that the schema permits.
     bed.merge(policy.clone(), json!({"spec": {"limits": []}})).await;
     says(&bed, &policy, &[("Accepted", "Invalid")]).await;
     bed.merge(policy.clone(), json!({"spec": {"limits": [{"requests": 7}]}})).await;
@@ -147,7 +147,7 @@ async fn a_policy_of_tls_outside_says_whether_it_works() {
     let pem = proxy::roots(&bed).await;
     bed.apply(texts("authorities", "ca.crt", &pem)).await;
     says(&bed, &policy, &tls("", "", "")).await;
-    // If two policies have the same age, the first by name takes precedence.
+    // Of two policies with the same age, the first by name takes precedence.
     let second = named(policy.clone(), "z-second");
     bed.apply(second.clone()).await;
     says(&bed, &second, &tls("Conflicted", "", "NotAccepted")).await;

@@ -1,4 +1,4 @@
-//! The client side of identity and discovery in the proxy, without the rest of a proxy.
+//! The code by which a proxy uses identity and discovery, without the other parts of a proxy.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::replica::Replica;
 
-/// A proxy that follows the control plane. It ends when this is dropped.
+/// A client that follows the control plane as a proxy does. Dropping this ends it.
 pub(crate) struct Proxy {
     directory: Directory,
     certificates: watch::Receiver<Option<Arc<Certificate>>>,
@@ -77,7 +77,8 @@ impl Proxy {
         self.sees_that(service, "roots", |now| roots_of(now).is_some_and(&like)).await;
     }
 
-    /// Waits until it has received the policy that it enforces as the waypoint of a service of the shop.
+    /// Waits until the proxy has received the policy that it must enforce as the waypoint of a service of the
+    /// shop.
     pub(crate) async fn is_waypoint_of(&self, service: &str) {
         let enforces =
             |now: &Resolution| matches!(now, Resolution::Service(of) if of.waypoint.is_some());
@@ -92,24 +93,24 @@ impl Proxy {
         assert!(seen.is_ok(), "{what} was awaited, and {:?} seen", *watch.borrow());
     }
 
-    /// Subscribes to an address, as after a call to it.
+    /// Subscribes to an address, as a proxy does when its application connects to it.
     pub(crate) fn dial(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
         self.directory.watch(ip)
     }
 
-    /// Waits until it has the policy of its workload.
+    /// Waits until the proxy has the policy of its workload.
     pub(crate) async fn has_policy(&self) {
         let mut policy = self.directory.server_policy();
         let known = policy.wait_for(Option::is_some);
         tokio::time::timeout(LIMIT, known).await.expect("in time").unwrap();
     }
 
-    /// Whether it has received a policy for its workload.
+    /// Whether the proxy has received the policy of its workload.
     pub(crate) fn knows_its_policy(&self) -> bool {
         self.directory.server_policy().borrow().is_some()
     }
 
-    /// The certificate that was issued to it.
+    /// The certificate that was issued to the proxy.
     pub(crate) async fn certificate(&self) -> Vec<u8> {
         let mut certificates = self.certificates.clone();
         let issued = certificates.wait_for(Option::is_some);
@@ -121,7 +122,7 @@ impl Proxy {
         self.status().connected
     }
 
-    /// The state of its stream.
+    /// The state of the proxy's discovery stream.
     pub(crate) fn status(&self) -> Status {
         self.directory.status()
     }
@@ -156,7 +157,7 @@ async fn control(replica: &Replica) -> String {
     format!("https://{}", replica.address().await)
 }
 
-/// The settings with which a proxy of an instance reaches a replica with this token.
+/// The settings with which the proxy of an instance connects to a replica, with this token.
 pub(crate) async fn settings_of(
     bed: &TestApiServer,
     replica: &Replica,

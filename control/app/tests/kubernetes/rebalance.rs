@@ -13,9 +13,10 @@ use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::{cluster, run_pod};
 
-/// So many that a random distribution leaves a replica less than a quarter of them only once in 15,000 runs.
+/// How many proxies the test starts. With this number, a random distribution gives a replica less than a quarter
+/// of them only once in 15,000 runs.
 const PROXIES: usize = 64;
-/// How long a stream lasts, plus or minus a quarter.
+/// Streams last 10 s, plus or minus a quarter.
 const AGE: [&str; 2] = ["--stream-age", "10s"];
 
 /// The Service of the control plane as nodes implement it: each connection goes to a random replica.
@@ -41,7 +42,7 @@ impl Service {
                 };
                 tokio::spawn(async move {
                     if let Ok(mut server) = TcpStream::connect(replica).await {
-                        // Both ends notice how the connection ends.
+                        // How the connection ends is visible to both ends, so the result is not needed.
                         let _ = copy_bidirectional(&mut client, &mut server).await;
                     }
                 });
@@ -50,7 +51,7 @@ impl Service {
         Self { address, replicas, running }
     }
 
-    /// Sends new connections to these replicas.
+    /// Makes new connections lead to these replicas.
     async fn leads_to(&self, replicas: &[&Replica]) {
         let mut addresses = Vec::new();
         for replica in replicas {
@@ -70,7 +71,7 @@ async fn streams(replica: &Replica) -> usize {
     replica.metric("leno_control_streams").await as usize
 }
 
-/// Starts a proxy for each of as many pods.
+/// Starts [`PROXIES`] proxies, each for its own pod.
 async fn proxies(bed: &TestApiServer, service: &Service) -> Vec<Proxy> {
     let mut proxies = Vec::new();
     for nth in 0..PROXIES {
@@ -103,7 +104,7 @@ async fn streams_are_spread_over_all_replicas_again_after_one_was_restarted() {
     let proxies = proxies(&bed, &service).await;
     are_spread([&first, &second]).await;
 
-    // During a rolling update, the proxies of a replica that restarts connect to the other one.
+    // During a rolling update, the proxies of a replica that restarts connect to the other replica.
     service.leads_to(&[&first]).await;
     second.end();
     until("all streams are on one replica", async || {

@@ -1,4 +1,4 @@
-//! Cancels a removal of the mesh that was abandoned.
+//! Tests that a removal of the mesh that was abandoned is cancelled.
 
 use leno_cluster::{HeldRemoval, RemovalProgress, RemovalReconciler};
 use leno_kube::api::Patch;
@@ -22,7 +22,7 @@ async fn notes(bed: &TestApiServer) -> Value {
     json!(bed.get(own()).await.unwrap().metadata.annotations)
 }
 
-/// Sets the number of nodes, out of two, on which the agent is ready, as its controller does.
+/// Sets on how many of two nodes the agent is ready, as the DaemonSet's controller would.
 async fn agents(bed: &TestApiServer, ready: u64) {
     let mut agents = json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": {"name": "leno-agent", "namespace": "leno-system"}});
@@ -76,7 +76,7 @@ async fn a_mesh_that_is_installed_again_stays_once_its_pods_are_captured_and_by_
 
     let removed = replica.metric(&looks("removed")).await;
     agents(&bed, 2).await;
-    // The line stays in the log, however late it is read.
+    // The line stays in the log, so it can also be read late.
     replica.line("it goes a step back from=plaintext to=permissive").await;
     counted(&replica, "held").await;
     replica.line("the mesh was installed again while it was being removed: it stays").await;
@@ -102,12 +102,12 @@ async fn a_look_from_before_a_removal_began_again_takes_nothing_back() {
     say(&bed, json!({"leno.dev/removal": "plaintext", "removal.leno.dev/run": "1"})).await;
     let stays = RemovalReconciler::new(bed.admin.clone(), "leno-system");
     assert_eq!(stays.look().await.unwrap(), RemovalProgress::Removed, "it is not installed");
-    // No client calls the webhooks.
+    // No client calls these webhooks in this test.
     install(&bed, 1).await;
     agents(&bed, 2).await;
     let seen = halfway(&stays).await;
     assert_eq!((seen.step, seen.captures), (Removal::Plaintext, true));
-    // As a removal writes its step: with the number of its run.
+    // A removal that is in progress writes the number of its run.
     say(&bed, json!({"removal.leno.dev/run": "2"})).await;
     assert!(!stays.write(&seen).await.unwrap());
     assert_eq!(notes(&bed).await["leno.dev/removal"], "plaintext");
@@ -135,7 +135,7 @@ async fn a_control_plane_that_may_not_take_a_removal_back_says_what_to_do() {
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "leno-controller"}});
     let mut rules = bed.get(role.clone()).await.unwrap().data["rules"].as_array().unwrap().clone();
-    // A role of an earlier version could list namespaces, but neither read nor change a single one.
+    // The role of an earlier version can list namespaces, but neither read nor change a single one.
     let mut left_out = 0;
     rules.retain_mut(|rule| {
         if rule["verbs"].as_array().unwrap().contains(&json!("list")) {

@@ -1,4 +1,4 @@
-//! One replica of the real controller.
+//! Runs one replica of the real controller.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,14 +22,14 @@ pub(crate) struct Replica {
     kept: PathBuf,
 }
 
-/// How a replica is started.
+/// How to start a replica.
 pub(crate) struct Start<'a> {
     pub(crate) name: &'a str,
-    /// Its credentials.
+    /// The kubeconfig with its credentials.
     pub(crate) kubeconfig: &'a Path,
     /// The address on which it serves discovery.
     pub(crate) listen: &'a str,
-    /// Its program, if that is not the one built with this test.
+    /// Its program; `None` for the one that was built with this test.
     pub(crate) program: Option<String>,
     /// The CPUs that it may use, in the syntax of `taskset`.
     pub(crate) cpus: Option<String>,
@@ -88,7 +88,7 @@ impl Replica {
         Self { child, log, kept }
     }
 
-    /// Waits for the first line of the log that contains `text`.
+    /// Waits for the first line of the log that contains `text`, and returns it.
     pub(crate) async fn line(&self, text: &str) -> String {
         let log = Arc::clone(&self.log);
         until(&format!("{text:?} in {}", self.kept.display()), async || {
@@ -135,7 +135,7 @@ impl Replica {
         machine::status_kib(self.child.id(), name)
     }
 
-    /// The CPU time that it has used.
+    /// The CPU time that the replica has used.
     pub(crate) fn cpu(&self) -> Duration {
         machine::cpu(self.child.id())
     }
@@ -150,7 +150,7 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        // Has ended already if the test stopped it.
+        // The process has already ended if the test stopped it.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

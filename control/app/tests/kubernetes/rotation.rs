@@ -1,4 +1,4 @@
-//! Several replicas that share a Secret replace a root and revoke certificates.
+//! Tests the replacement of a root and the revocation of certificates by several replicas that share a Secret.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::{cluster, run_pod};
 
 /// The pause between two queries of a replica.
 const POLL: Duration = Duration::from_millis(100);
-/// Phases need not wait for kubelets here, so they may be short.
+/// Makes phases of a rotation short, because no kubelets have to update roots here.
 pub(crate) const FLAGS: [&str; 2] = ["--phase-hold", "1s"];
 
 pub(crate) async fn ask(bed: &TestApiServer, id: &str, verb: Value) {
@@ -33,8 +33,8 @@ pub(crate) async fn identity(replica: &Replica) -> Value {
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {page}"))
 }
 
-/// Waits until the report of a replica fits. The wait is longer than others, because a phase waits for replicas that
-/// have just started.
+/// Waits until the report of a replica fits. The wait is longer than others, because a phase also waits for
+/// replicas that have just started.
 pub(crate) async fn is(replica: &Replica, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let begin = Instant::now();
     loop {
@@ -82,7 +82,8 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
         for replica in &replicas[..2] {
             is(replica, phase, |report| report["phase"] == phase).await;
         }
-        // Kills a replica that has a proxy. The proxies of the others acknowledge what they receive.
+        // Kills a replica that has a proxy. The proxies of the other replicas still acknowledge the bundles that
+        // they receive.
         let killed = replicas.pop().unwrap();
         drop(killed);
         let waits = is(&replicas[0], "the leader to wait", |report| {
@@ -124,13 +125,13 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
     let refused = is(&replicas[1], "no", |report| report["request"]["id"] == "fourth").await;
     assert_eq!(refused["request"]["refused"], "no rotation of the root is under way");
 
-    // Whichever replica leads, all replicas apply the revocation.
+    // All replicas apply the revocation, whichever of them leads.
     let web = "spiffe://cluster.local/ns/shop/sa/web";
     ask(&bed, "fifth", json!({"revoke": web})).await;
     for replica in &replicas {
         is(replica, "the revocation", |report| report["revoked"] == json!([web])).await;
     }
-    // The next leader does not handle the request again.
+    // The next leader does not carry out the request a second time.
     drop(replicas.remove(0));
     crate::one_leads(&replicas).await;
     for replica in &replicas {
@@ -138,8 +139,8 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
     }
 }
 
-/// The roots that another trust domain fetches from a replica. The replica is verified by the roots that new proxies
-/// get.
+/// The roots that another trust domain fetches from a replica. The replica is verified with the roots that new
+/// proxies get.
 async fn published(bed: &TestApiServer, replica: &Replica) -> Option<Vec<Vec<u8>>> {
     let line = replica.line("serving the trust bundle").await;
     let address = line.split("address=").nth(1).unwrap().trim();
@@ -147,7 +148,8 @@ async fn published(bed: &TestApiServer, replica: &Replica) -> Option<Vec<Vec<u8>
     let id = "spiffe://cluster.local/leno/control-plane";
     let server = EndpointServer::Identified { id, roots_der: &roots_der };
     let fetched = BundleEndpoint::new(&format!("https://{address}/")).unwrap().fetch(server).await;
-    // During a rotation, either the replica or the roots for new proxies may change first.
+    // During a rotation, the replica and the roots for new proxies change one after the other, so a fetch may
+    // fail.
     fetched.ok().map(|bundle| bundle.roots_der)
 }
 
@@ -155,7 +157,7 @@ async fn published(bed: &TestApiServer, replica: &Replica) -> Option<Vec<Vec<u8>
 async fn each_replica_publishes_the_roots_of_a_rotation_and_accepts_other_trust_domains() {
     let Some(kube) = binary() else { return };
     let (bed, kubeconfig) = cluster(&kube).await;
-    // Like a mounted ConfigMap.
+    // The file is replaced in the way in which a mounted ConfigMap is updated.
     let file = kubeconfig.with_file_name("partner.pem");
     let partner = TrustDomain::new("partner.example").unwrap();
     std::fs::write(&file, Authority::new_root(&partner).unwrap().roots).unwrap();
@@ -183,7 +185,7 @@ async fn each_replica_publishes_the_roots_of_a_rotation_and_accepts_other_trust_
         let both = async || published(&bed, replica).await.filter(|roots| roots.len() == 2);
         until("both roots", both).await
     };
-    // Both at once, because phases end.
+    // Queries both replicas at once, because each phase lasts only a short time.
     tokio::join!(both(&replicas[0]), both(&replicas[1]));
     for replica in &replicas {
         is(replica, "the end", |report| report["phase"] == "stable").await;

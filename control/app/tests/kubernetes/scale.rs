@@ -1,15 +1,16 @@
-//! A large mesh on a real API server: what it costs the controller, and how soon changes arrive.
+//! Measures a large mesh on a real API server: what it costs the controller, and how soon changes arrive at
+//! proxies.
 //!
 //! ```text
 //!  this process ── stub pods, slices ──► API server, etcd ──► the controller, on CPUs of its own
 //!       │  ▲                                                          │
 //!       │  └──────────────── discovery over mTLS ─────────────────────┘
-//!       └ clients: each asks what the proxy of one of the pods would ask
+//!       └ clients: each subscribes as the proxy of one of the pods would
 //! ```
-//! Bounds of counts and bytes are checked in every run: what a change sends and to which proxies, what is read again
-//! after an outage, and that no proxy loses its stream. Without variables the mesh is small, and times and memory are
-//! only printed. `make scale` runs the size in the design, with its bounds of time and memory (`scripts/scale.sh`,
-//! which sets the variables):
+//! Every run checks bounds of counts and bytes: what a change makes the controller send and to which proxies, what
+//! it reads again after an outage, and that no proxy loses its stream. If none of the variables below is set, the
+//! mesh is small, and times and memory are only printed. `make scale` runs the size in the design, with its bounds
+//! of time and memory (`scripts/scale.sh`, which sets the variables):
 //!
 //! - `LENO_SCALE=large`: the large size, and all bounds hold. `LENO_SCALE_SERVICES`, `_NAMESPACES`, `_WIDE`, `_PROXIES`,
 //!   `_CHANGES`, `_RATE`, `_ROLLOUT_RATE` and `_ROUTES` change single sizes; with one of them no bound of time or memory
@@ -109,7 +110,7 @@ fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
-/// The size, and whether bounds of time and memory are checked.
+/// The size of the mesh, and whether bounds of time and memory are checked.
 fn size() -> (Size, bool) {
     let is_large = text("LENO_SCALE").is_some_and(|size| size == "large");
     let mut is_bounded = is_large;
@@ -128,8 +129,8 @@ fn size() -> (Size, bool) {
     (size, is_bounded)
 }
 
-/// Raises the limit of descriptors so that this process and its replica can open two connections for each proxy, and
-/// twice as many while pods are replaced.
+/// Raises the limit of descriptors, so that this process and its replica can have two connections for each proxy,
+/// and twice as many while pods are replaced.
 pub(crate) fn open_enough(proxies: usize) {
     open_files(proxies * 4 + 1_024);
 }

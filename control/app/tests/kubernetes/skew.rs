@@ -1,5 +1,5 @@
-//! Proxies of an earlier and of a later release, simulated on the wire. Their first request names the features that
-//! they have.
+//! Tests proxies of an earlier and of a later release, which are simulated on the wire. The first request of a
+//! proxy names the features that it supports.
 
 use leno_testkit_api::{TestApiServer, binary, until};
 use leno_wire::proto::{DeltaDiscoveryRequest, Node};
@@ -35,7 +35,8 @@ async fn run_own_pod(bed: &TestApiServer, replica: &str) {
     bed.set_status(own_pod(replica)).await;
 }
 
-/// The stream of a proxy of the previous release. It uses the same version of discovery, and has none of the features.
+/// The stream of a proxy of the previous release. It has the same version of discovery, but supports none of the
+/// features.
 async fn older_proxy(bed: &TestApiServer, replica: &Replica, pod: &str) -> wire::Stream {
     let instance = format!("shop/{pod}");
     let mut older = open(bed, replica, pod).await;
@@ -80,7 +81,7 @@ async fn an_older_proxy_is_named_by_the_condition_by_check_and_counted_until_it_
     let check = || findings(&leno(&bed.administrator(), &["check", "-o", "json"]));
     assert!(check().contains(&pair("policies", "good")));
 
-    // A proxy of this release enforces everything.
+    // A proxy of this release supports all features, so it enforces everything.
     let token = bed.token(("shop", "web"), Some("leno"), Some("web-1")).await;
     let current = Proxy::start(&bed, &replica, "shop/web-1", &token).await;
     current.has_policy().await;
@@ -116,7 +117,7 @@ async fn programmed(bed: &TestApiServer, status: &str, part: &str) -> (String, S
     .await
 }
 
-/// The leader writes the status; the proxies are connected to the other replica, and then to both.
+/// The leader writes the status, but the proxies are connected to the other replica, and later to both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_status_of_a_policy_names_older_proxies_of_all_replicas_until_they_are_replaced() {
     let Some(kube) = binary() else { return };
@@ -140,7 +141,7 @@ async fn the_status_of_a_policy_names_older_proxies_of_all_replicas_until_they_a
     let of_leader = older_proxy(&bed, &leader, "web-1").await;
     programmed(&bed, "False", "shop/web-0, shop/web-1 ").await;
 
-    // The next leader reads the reports of the replicas before it writes.
+    // The next leader reads the reports of all replicas before it writes.
     leader.end();
     bed.delete(own_pod("controller-0")).await;
     leads(&follower).await;
@@ -154,8 +155,8 @@ async fn the_status_of_a_policy_names_older_proxies_of_all_replicas_until_they_a
     follower.end();
 }
 
-/// It names features, sends fields and subscribes to kinds of resources that this release does not know. It is served
-/// what this release has, and counts as a proxy that enforces everything.
+/// The simulated proxy names features, sends fields and subscribes to kinds of resources that this release does
+/// not have. It gets what this release has, and counts as a proxy that enforces everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proxy_of_the_next_release_is_served_what_this_one_has() {
     let Some(kube) = binary() else { return };
@@ -188,7 +189,7 @@ async fn a_proxy_of_the_next_release_is_served_what_this_one_has() {
     assert_eq!(replica.metric("leno_control_unenforced_workloads").await as u64, 0);
     assert_eq!(replica.metric("leno_control_authorization_not_enforced_total").await as u64, 0);
 
-    // A change reaches it as it reaches any other proxy.
+    // A change reaches this proxy as it reaches any other one.
     bed.delete(policy()).await;
     let answer = answers.next().await.unwrap().unwrap();
     assert!(answer.windows(10).any(|window| window == b"shop/web-0"));

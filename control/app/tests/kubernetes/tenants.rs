@@ -1,4 +1,5 @@
-//! Tenants of a real cluster that claim what they do not own, and a cluster in which only some kinds can be read.
+//! Tests tenants of a real cluster that claim what they do not own, and a cluster in which only some kinds can be
+//! read.
 
 use leno_kube::api::DynamicObject;
 use leno_testkit_api::objects::{http_route_definition, service, slice};
@@ -26,7 +27,7 @@ async fn a_foreign_endpoint_slice_and_a_claimed_address_change_nothing_for_other
     bed.apply(slice("web", &["web-0 10.244.0.7"])).await;
     bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "evil"}})).await;
     bed.apply(in_namespace(service("trap", 80), "evil")).await;
-    // Its targetRef names the pod of the shop.
+    // The `targetRef` in this slice names a pod of another namespace.
     bed.apply(in_namespace(slice("trap", &["web-0 10.244.0.7"]), "evil")).await;
     let claim = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "Workload",
         "metadata": {"name": "aaa", "namespace": "evil"}, "spec": {"command": ["x"]},
@@ -45,7 +46,7 @@ async fn a_foreign_endpoint_slice_and_a_claimed_address_change_nothing_for_other
     assert_eq!(replica.metric(refused).await as u64, 1);
     replica.line("endpoints are ignored").await;
 
-    // Even if an administrator lets the tenant write the status as well, it can claim no pod.
+    // Even if an administrator lets the tenant write the status, the tenant cannot claim a pod.
     bed.set_status(claim).await;
     let workloads = "leno_control_cluster_objects{kind=\"Workload\"}";
     assert_eq!(replica.metric(workloads).await as u64, 1);
@@ -80,7 +81,7 @@ async fn of_two_workloads_that_claim_an_address_the_older_has_it() {
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         bed.apply(namespace).await;
     }
-    // The older claim comes last by namespace and name.
+    // By namespace and name, the older claim comes last, so only its age can make it win.
     let (older, younger) = (claim("z", "zzz"), claim("a", "aaa"));
     until("the kind is served", async || bed.serves(&older).await).await;
     bed.apply(older.clone()).await;
@@ -100,7 +101,7 @@ async fn of_two_workloads_that_claim_an_address_the_older_has_it() {
     replica.end();
 }
 
-/// Creates an object that is younger than another one. Creation times have a resolution of seconds.
+/// Creates an object that is younger than `other`. Creation times have a resolution of seconds.
 pub(crate) async fn younger_than(bed: &TestApiServer, other: &Value, object: &Value) {
     let created = |object: Option<DynamicObject>| object?.metadata.creation_timestamp;
     let other = created(bed.get(other.clone()).await).unwrap();
@@ -117,7 +118,7 @@ pub(crate) async fn younger_than(bed: &TestApiServer, other: &Value, object: &Va
 }
 
 /// A second service on a pod's port must not make the pod's proxy relay bytes to which it would otherwise apply
-/// policies.
+/// policies for requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_app_protocols_that_contradict_each_other_the_stricter_holds() {
     let Some(kube) = binary() else { return };
@@ -149,7 +150,7 @@ async fn of_app_protocols_that_contradict_each_other_the_stricter_holds() {
     replica.end();
 }
 
-/// The right to list one kind is missing.
+/// The control plane has no right to list one of the kinds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kind_that_cannot_be_listed_costs_that_kind_only() {
     let Some(kube) = binary() else { return };

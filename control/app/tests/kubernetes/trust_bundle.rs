@@ -1,4 +1,4 @@
-//! The mesh's roots as a `ClusterTrustBundle`.
+//! Tests the `ClusterTrustBundle` with the mesh's roots.
 
 use std::sync::{Arc, Mutex};
 
@@ -47,12 +47,12 @@ async fn agrees(bed: &TestApiServer) -> String {
     .await
 }
 
-/// The root of another authority, because the API server accepts only certificates of authorities.
+/// The root of another authority. The API server accepts only certificates of authorities in such an object.
 fn other_root() -> String {
     Authority::new_root(&TrustDomain::default()).unwrap().roots
 }
 
-/// The contents of the object since this was called, without repetitions in a row; an empty text if it was deleted.
+/// Records the successive contents of the object from now on; an empty text stands for a deleted object.
 fn history(bed: &TestApiServer) -> Arc<Mutex<Vec<String>>> {
     let kind = GroupVersionKind::gvk("certificates.k8s.io", "v1", "ClusterTrustBundle");
     let api: Api<DynamicObject> = Api::all_with(bed.admin.clone(), &ApiResource::from_gvk(&kind));
@@ -95,7 +95,8 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
         bed.apply(own_pod(name)).await;
         bed.set_status(own_pod(name)).await;
     }
-    // Each service account may read the object. Without the rights, nothing is written.
+    // Every service account may read the object. While the control plane has no right to write it, the object does
+    // not exist.
     let first = Replica::start_with("controller-0", &kubeconfig, &flags);
     leads(&first).await;
     first.line("the ClusterTrustBundle cannot be written").await;
@@ -119,7 +120,7 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
     bed.merge(bundle(), json!({"spec": {"trustBundle": old.clone() + &other_root()}})).await;
     assert_eq!(agrees(&bed).await, old);
 
-    // The next root is added before it signs, and the old one is removed last.
+    // In a rotation, the next root is published before it signs, and the old one is removed last.
     let second = Replica::start_with("controller-1", &kubeconfig, &flags);
     second.line("serving discovery and identity").await;
     let seen = history(&bed);
@@ -142,7 +143,7 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
         assert!(*start == old && !between.is_empty() && between.iter().all(both), "{seen:?}");
     }
 
-    // Another replica takes over, and does not write what is there already.
+    // A replica that takes over does not write the object again if it is already right.
     first.end();
     leads(&second).await;
     bed.delete(bundle()).await;
@@ -155,7 +156,7 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
     assert_eq!(second.metric(written).await as u64, 1);
     second.end();
 
-    // An installation that does not want the object any more, but still has the rights.
+    // The installation no longer wants the object, but still has the rights to it.
     let third = Replica::start("controller-0", &kubeconfig);
     leads(&third).await;
     until("it is removed", async || bed.get(bundle()).await.is_none().then_some(())).await;

@@ -1,4 +1,4 @@
-//! Gateways that become waypoints.
+//! Tests the waypoints that the control plane creates for Gateways.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{cluster, leads};
 
 const FLAGS: [&str; 1] = ["--waypoints"];
 
-/// The part of the Gateway API's definition that matters here.
+/// The part of the Gateway API's definition that the test needs.
 fn definition() -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -91,7 +91,8 @@ async fn available(bed: &TestApiServer, name: &str, number: u32) {
     bed.set_status(status).await;
 }
 
-/// A deleted service account of a waypoint is created again, and keeps what others add to it.
+/// Asserts that a deleted service account of a waypoint is created again, and that additions of other clients to
+/// it are kept.
 async fn account_is_made_again(bed: &TestApiServer, replica: &Replica) {
     let account = || object("v1", "ServiceAccount", "shop", "edge");
     let before = bed.get(account()).await.unwrap().metadata.uid;
@@ -101,7 +102,7 @@ async fn account_is_made_again(bed: &TestApiServer, replica: &Replica) {
         (found.metadata.uid != before && found.metadata.owner_references.is_some()).then_some(())
     })
     .await;
-    // Additions of other clients stay, and do not cause repeated writes.
+    // Additions of other clients stay, and do not make the controller write repeatedly.
     bed.merge(account(), json!({"imagePullSecrets": [{"name": "registry"}]})).await;
     let writes = "leno_control_waypoint_writes_total{result=\"written\"}";
     until("the account is settled", async || {
@@ -144,7 +145,7 @@ async fn a_gateway_of_the_class_becomes_a_deployment_of_proxies() {
     assert_eq!(status["addresses"][0]["value"], front.data["spec"]["clusterIP"]);
     assert_eq!(status["listeners"][0]["name"], "mesh");
 
-    // The number of replicas stays as another client sets it. Other changes and deletions are undone.
+    // Another client may change the number of replicas. Other changes and deletions are undone.
     bed.merge(deployment("shop", "edge"), json!({"spec": {"replicas": 3}})).await;
     let containers = json!([{"name": "waypoint", "image": "x:1"}]);
     let changed = json!({"spec": {"template": {"spec": {"containers": containers}}}});
@@ -186,7 +187,7 @@ async fn a_gateway_of_the_class_becomes_a_deployment_of_proxies() {
 async fn a_gateway_takes_no_object_of_others_and_says_where_it_may_write_none() {
     let Some(kube) = binary() else { return };
     let (bed, kubeconfig) = with_waypoints(&kube).await;
-    // All rights except reading, only in this namespace.
+    // The control plane has all rights in this namespace except those to read.
     let [mut role, mut binding] = <[Value; 2]>::try_from(rights()).unwrap();
     let rules = role["rules"].as_array_mut().unwrap();
     let mut reading = rules.clone();
@@ -212,7 +213,7 @@ async fn a_gateway_takes_no_object_of_others_and_says_where_it_may_write_none() 
 
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
     leads(&replica).await;
-    // The shop already has a service account called web.
+    // The namespace already has a service account with the name of this Gateway.
     let web = gateway("shop", "web");
     bed.apply(web.clone()).await;
     let message = says(&bed, &web, "Programmed", ("False", "NoResources")).await;
@@ -226,7 +227,7 @@ async fn a_gateway_takes_no_object_of_others_and_says_where_it_may_write_none() 
     let message = says(&bed, &closed, "Programmed", ("False", "NoResources")).await;
     assert!(message.contains("forbidden"), "{message}");
     assert!(bed.get(object("v1", "ServiceAccount", "closed", "edge")).await.is_none());
-    // A Gateway that fails does not delay others.
+    // A Gateway that cannot be set up does not delay others.
     let edge = gateway("shop", "edge");
     bed.apply(edge.clone()).await;
     says(&bed, &edge, "Programmed", ("False", "Pending")).await;
@@ -245,7 +246,7 @@ async fn proxies_are_told_a_waypoint_and_it_is_told_the_service() {
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
     leads(&replica).await;
     bed.apply(gateway("shop", "edge")).await;
-    // The last of its objects. What follows simulates the cluster's own controllers.
+    // The Deployment is created last. From here on the test acts as the cluster's own controllers.
     let made = until("a Deployment", async || bed.get(deployment("shop", "edge")).await).await;
     let mut running = pod("edge-0", "10.244.0.9");
     let template = &made.data["spec"]["template"];

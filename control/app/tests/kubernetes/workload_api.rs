@@ -1,4 +1,4 @@
-//! The Workload API that the proxy of a pod serves to its application, tested with a real proxy and SPIFFE's own
+//! Tests the Workload API that the proxy of a pod serves to its application, with a real proxy and SPIFFE's own
 //! client.
 
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::replica::Replica;
 const SOCKET: &str = "unix:///run/leno/workload-api/api.sock";
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// A proxy of a pod of the shop. It is killed when this is dropped.
+/// The proxy of a pod of the namespace `shop`. Dropping this kills it.
 struct ServingProxy {
     child: Child,
     socket: PathBuf,
@@ -53,7 +53,7 @@ impl ServingProxy {
         Self { child, socket, log }
     }
 
-    /// The output of SPIFFE's client, or its error.
+    /// Runs SPIFFE's client. Returns its output, or its error.
     fn client(&self, program: &Path, arguments: &[&str]) -> Result<String, String> {
         let socket = format!("unix://{}", self.socket.display());
         let mut client = Command::new(program);
@@ -65,7 +65,7 @@ impl ServingProxy {
         }
     }
 
-    /// A certificate with its key, once there is one.
+    /// Waits for a certificate, and returns it with its key.
     async fn svid(&self, program: &Path) -> Value {
         let what = format!("a certificate; the log is {}", self.log.display());
         let svid = until(&what, async || {
@@ -117,13 +117,13 @@ async fn applications_of_pods_get_their_identity_over_the_workload_api_of_their_
     assert_eq!(web.client(&program, &["bundles"]).unwrap().trim(), "cluster.local 1");
     let refused = web.client(&program, &["jwt"]).unwrap_err();
     assert!(refused.contains("Unimplemented") && refused.contains("JWT-SVIDs"), "{refused}");
-    // Each proxy has a certificate of its own, and its application has another one.
+    // Each proxy has its own certificate, and its application gets another one.
     let issued = replica.metric("leno_control_certificates_issued_total").await;
     assert!(issued >= 4.0, "{issued}");
     replica.end();
 }
 
-/// The API server stores pods as the documentation describes.
+/// Asserts that the webhook injects pods as the documentation describes.
 async fn is_injected(bed: &TestApiServer) {
     let labels = json!({"leno.dev/inject": "enabled"});
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace",

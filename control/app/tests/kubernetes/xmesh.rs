@@ -1,4 +1,4 @@
-//! XMesh: the features that the mesh reports.
+//! Tests XMesh, the object in which the mesh reports its features.
 
 use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::replica::Replica;
 use crate::{cluster, leads};
 
-/// The part of the definition in the Gateway API's experimental channel that matters here.
+/// The part of the definition in the Gateway API's experimental channel that the test needs.
 fn definition() -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let feature =
@@ -35,7 +35,7 @@ fn mesh(name: &str, controller: &str) -> Value {
         "metadata": {"name": name}, "spec": {"controllerName": controller}})
 }
 
-/// Waits until a mesh reports that it is accepted, or not. Returns the number of its features.
+/// Waits until the mesh's condition `Accepted` has this status. Returns the number of features in its status.
 async fn says(bed: &TestApiServer, name: &str, accepted: &str) -> usize {
     until(&format!("Accepted={accepted} of {name}"), async || {
         let found = bed.get(mesh(name, "")).await?;

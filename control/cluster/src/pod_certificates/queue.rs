@@ -1,4 +1,4 @@
-//! The requests that wait for the signer: bounded, and fair between nodes.
+//! A queue of requests that wait for the signer. It is bounded, and fair between nodes.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use tokio::time::{Duration, Instant};
 
 use super::request::{PendingRequest, RequestKey};
 
-/// Most requests in the queue: enough for a cluster of 4,000 pods in which all are replaced at once.
+/// Most requests in the queue. It is enough for a cluster of 4,000 pods in which all are replaced at once.
 pub(super) const MAX_WAITING: usize = 4096;
-/// Most requests of one node in the queue: kubelets have 110 pods by default, and 500 at most in practice.
+/// Most requests of one node in the queue. A kubelet has 110 pods by default, and 500 at most in practice.
 pub(super) const MAX_OF_NODE: usize = 512;
 /// The wait before the second attempt. It doubles with each further attempt, up to [`LONGEST_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
@@ -16,13 +16,13 @@ const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 /// its creation.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
-/// The queue. Requests that find no room are left out; all requests are listed again once the queue is empty.
+/// The queue. Requests that find no room are not kept; when the queue is empty, all requests are listed again.
 #[derive(Default)]
 pub(super) struct RequestQueue {
     nodes: BTreeMap<String, BTreeMap<RequestKey, QueuedRequest>>,
     waiting: usize,
     left_out: usize,
-    /// The node that was served last: the next round begins after it.
+    /// The node that was served last. The next round begins with the node after it.
     last: String,
 }
 
@@ -54,7 +54,7 @@ impl RequestQueue {
         self.waiting += 1;
     }
 
-    /// Notes that a request was left out, so that all requests are listed again.
+    /// Records that a request found no room, so that all requests will be listed again.
     pub(super) fn leave_out(&mut self) {
         self.left_out += 1;
     }
@@ -69,7 +69,7 @@ impl RequestQueue {
         self.waiting -= removed;
     }
 
-    /// Puts a request off until its next attempt.
+    /// Delays the next attempt for a request.
     pub(super) fn put_off(&mut self, key: &RequestKey, now: Instant) {
         let queued = self.nodes.values_mut().find_map(|node| node.get_mut(key));
         let Some(queued) = queued else { return };
@@ -78,8 +78,8 @@ impl RequestQueue {
         queued.due = now + backoff.min(LONGEST_BACKOFF);
     }
 
-    /// Up to `most` requests that are due. The nodes take turns: one with a thousand requests does not delay
-    /// others.
+    /// At most `most` requests that are due. Nodes take turns, so that a node with a thousand requests does not
+    /// delay others.
     pub(super) fn round(&mut self, most: usize, now: Instant) -> Vec<PendingRequest> {
         let mut turns: Vec<(&str, Vec<&PendingRequest>)> = Vec::new();
         for (node, queued) in &self.nodes {
@@ -111,7 +111,7 @@ impl RequestQueue {
         self.waiting
     }
 
-    /// How many requests were left out since the last list.
+    /// How many requests found no room since all were last listed.
     pub(super) fn left_out(&self) -> usize {
         self.left_out
     }
@@ -170,7 +170,7 @@ mod tests {
             now = due.unwrap();
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        // A new version of the object takes the place of the old one.
+        // A new version of the object replaces the old one.
         queue.put(request("bad", "n1"));
         assert_eq!((queue.waiting(), queue.round(9, now).len()), (2, 2));
     }

@@ -1,4 +1,4 @@
-//! A `PodCertificateRequest`, and whether the objects that it names agree with it.
+//! Parses a `PodCertificateRequest`, and checks that it matches the objects that it names.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -12,15 +12,15 @@ use serde::Deserialize;
 
 use crate::certificates_api::SIGNER;
 
-/// The conditions after which the API server accepts no further status.
+/// The types of conditions after which the API server accepts no further status.
 const FINAL: [&str; 3] = ["Issued", "Denied", "Failed"];
-/// The lifetime of a request that names none.
+/// The longest lifetime of a certificate if the request names none, in seconds.
 const DEFAULT_LONGEST_S: u32 = 86_400;
-/// The service account of a pod that names none.
+/// The service account of a pod whose spec names none.
 const DEFAULT_ACCOUNT: &str = "default";
-/// The annotation of a static pod, which its node has read from a file and not from the API server.
+/// The annotation of a static pod, which the kubelet has read from a file and not from the API server.
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// How long after the end of its grace period a pod may still get certificates. It may use its token as long.
+/// How long after the end of its grace period a pod may still get certificates. Its token is valid for as long.
 const AFTER_DELETION: Duration = Duration::from_secs(60);
 
 /// What identifies a request.
@@ -40,11 +40,12 @@ pub(super) struct PendingRequest {
     pub(super) spec: RequestSpec,
 }
 
-/// How long after its creation an API server may still not enforce an admission policy.
+/// How long after the creation of an admission policy an API server may not enforce it yet.
 pub(super) const UNTIL_ENFORCED: Duration = Duration::from_secs(10);
 
 impl PendingRequest {
-    /// Whether it was created after the API server enforced an admission policy of this time.
+    /// Whether the request was created when API servers already enforced an admission policy that was created at
+    /// `policy`.
     pub(super) fn is_after(&self, policy: Timestamp) -> bool {
         let margin = i64::try_from(UNTIL_ENFORCED.as_secs()).unwrap_or(i64::MAX);
         let enforced = policy.as_second().saturating_add(margin);
@@ -52,7 +53,7 @@ impl PendingRequest {
     }
 }
 
-/// What a request asks for. The API server has verified that the PKCS #10 is signed with its own key.
+/// The spec of a request. The API server has verified that the PKCS #10 is signed with its own key.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RequestSpec {
@@ -67,16 +68,17 @@ pub(super) struct RequestSpec {
     #[serde(rename = "nodeUID")]
     node_uid: String,
     max_expiration_seconds: Option<u32>,
-    /// In `v1`, and in `v1beta1` of newer API servers.
+    /// The key in `v1`, and in `v1beta1` of newer API servers.
     #[serde(default, rename = "stubPKCS10Request")]
     stub_pkcs10_request: Option<ByteString>,
-    /// In `v1beta1`.
+    /// The key in `v1beta1` of older API servers.
     #[serde(default, rename = "pkixPublicKey")]
     public_key: Option<ByteString>,
-    /// The pod's UID, signed with that key.
+    /// The pod's UID, signed with the key in `public_key`.
     #[serde(default, rename = "proofOfPossession")]
     proof: Option<ByteString>,
-    /// Only the first name is kept: the values may be long, and none has a meaning here.
+    /// The first name among the request's unverified annotations. The others are not kept, because they may be
+    /// long and none has a meaning here.
     #[serde(default, rename = "unverifiedUserAnnotations")]
     annotation: FirstKey,
 }
@@ -92,11 +94,11 @@ impl From<BTreeMap<String, String>> for FirstKey {
     }
 }
 
-/// Why a request is denied. A kubelet does not repeat a denied request, so only what can never become valid is
-/// denied.
+/// Why a request is denied. A kubelet does not repeat a denied request, so only a request that can never become
+/// valid is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Denial {
-    /// The reason as one word, for programs. Two of these words are Kubernetes' own.
+    /// The reason as one word, for programs. Two of these words are defined by Kubernetes.
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
@@ -111,7 +113,8 @@ impl Denial {
     }
 }
 
-/// Reads what a watch has reported: a request that waits for an answer, or one that needs none any more.
+/// Reads a request that a watch has reported. The second value is `None` if the request does not wait for an
+/// answer any more.
 pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>) {
     let metadata = object.metadata;
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -129,7 +132,7 @@ pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>
     }
     let spec = object.data.get("spec").cloned().unwrap_or_default();
     match serde_json::from_value::<RequestSpec>(spec) {
-        // The watch selects only these; this checks it again.
+        // The watch selects requests by this signer already; this checks it again.
         Ok(spec) if spec.signer_name == SIGNER => {
             (key.clone(), Some(PendingRequest { key, uid, version, created, spec }))
         }
@@ -142,8 +145,8 @@ pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>
 }
 
 impl RequestSpec {
-    /// The key of the request; an empty PKCS #10 if it has none. If it has keys in both formats, that of `v1` is
-    /// used and verified.
+    /// The key of the request; an empty PKCS #10 if it has no key. If it has a key in both formats, the key of
+    /// `v1` is used.
     pub(super) fn key(&self) -> PodKey<'_> {
         fn bytes(given: &Option<ByteString>) -> Option<&[u8]> {
             given.as_ref().map(|bytes| &*bytes.0)
@@ -163,13 +166,13 @@ impl RequestSpec {
         Duration::from_secs(seconds.into())
     }
 
-    /// Whether it has a key. If an older kubelet sends a request to a newer API server, the request has the key in
-    /// another version's field, which the API server drops. After an upgrade of either, the requests have a key again.
+    /// Whether the request has a key. An older kubelet sends the key in a field that a newer API server does not
+    /// have and drops. Once the kubelet is upgraded, its requests have a key again.
     pub(super) fn has_key(&self) -> bool {
         self.key() != PodKey::Request(&[])
     }
 
-    /// Denies requests for reasons that need no look at other objects.
+    /// Denies a request for reasons that its spec alone shows.
     pub(super) fn check(&self) -> Result<(), Denial> {
         match &self.annotation.0 {
             None => Ok(()),
@@ -182,8 +185,8 @@ impl RequestSpec {
         }
     }
 
-    /// Whether the pod is the one that the request names, runs on its node with its service account, and has not
-    /// ended.
+    /// Checks that the pod is the one that the request names, runs on the request's node with its service account,
+    /// and has not ended.
     pub(super) fn check_pod(&self, pod: Option<&Pod>, now: SystemTime) -> Result<(), Denial> {
         let name = &self.pod_name;
         let Some(pod) = pod else {
@@ -228,7 +231,8 @@ impl RequestSpec {
         Ok(())
     }
 
-    /// Whether service account and node are the ones that the request names, and not others of the same name.
+    /// Checks that the service account and the node are the ones that the request names, and not later ones with
+    /// the same name.
     pub(super) fn check_others(
         &self,
         account: Option<&ServiceAccount>,
@@ -293,7 +297,7 @@ pub(super) mod tests {
         let one = request("one", "n1");
         assert_eq!((one.uid.as_str(), one.version.as_str()), ("r", "7"));
         assert_eq!(one.spec.key(), PodKey::Request(&[0, 1, 2]));
-        // From an API server before Kubernetes 1.37.
+        // The request comes from an API server before Kubernetes 1.37.
         let mut earlier = spec("n1");
         earlier["stubPKCS10Request"] = Value::Null;
         earlier["pkixPublicKey"] = json!("AAEC");

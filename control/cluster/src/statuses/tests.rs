@@ -1,4 +1,4 @@
-//! Writes to an API server that misbehaves.
+//! Tests writes to an API server that misbehaves.
 
 use leno_index::MeshSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// A route that is not understood: its status is due whatever is in the index.
+/// A route that cannot be parsed. Its status has to be written whatever the index contains.
 fn misread() -> (Object, String) {
     let route = json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
@@ -33,7 +33,7 @@ impl StatusesFixture {
         Self { server, state: PlaneState::new(Index::new(MeshSettings::default())), statuses }
     }
 
-    /// Writes what is due; the connection that it is written on has been read from.
+    /// Writes the statuses that are due. Returns the task and the connection, from which the request was read.
     async fn write(&self) -> (tokio::task::JoinHandle<bool>, TcpStream) {
         let (statuses, mut due) = (
             self.statuses.clone(),

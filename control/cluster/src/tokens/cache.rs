@@ -7,19 +7,20 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use super::served_pods::TokenBearer;
 
-/// Most results kept, about 300 bytes each: enough for all proxies of a large mesh that connect again at once.
+/// Most cached results, of about 300 bytes each. It is enough for all proxies of a large mesh that connect again
+/// at once.
 const MAX_RESULTS: usize = 8_192;
-/// How long a valid token is accepted without another review. The API server's own cache uses the same time. A
-/// token whose pod is gone is accepted for this much longer.
+/// How long a valid token is accepted without another review. The API server's own cache has the same time. A
+/// token whose pod was deleted is accepted for this time longer.
 const GOOD_FOR: Duration = Duration::from_secs(10);
-/// How long the result for an invalid token is kept, so that a proxy that asks repeatedly costs one review in this
+/// How long the result for an invalid token is cached. A proxy that repeats its request causes one review in this
 /// time.
 const BAD_FOR: Duration = Duration::from_secs(5);
 
-/// The result of a review: the owner of the token, or why the token proves nothing.
+/// The result of a review: the owner of the token, or why the token is invalid.
 pub(super) type Reviewed = Result<TokenBearer, String>;
 
-/// A token's digest.
+/// The digest of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TokenDigest([u8; 32]);
 
@@ -31,7 +32,7 @@ impl TokenDigest {
     }
 }
 
-/// The results.
+/// The cached results.
 #[derive(Debug, Default)]
 pub(super) struct ReviewCache {
     results: HashMap<TokenDigest, (Reviewed, Instant)>,
@@ -43,7 +44,7 @@ impl ReviewCache {
         (now < *until).then(|| reviewed.clone())
     }
 
-    /// Keeps the result for a token that itself is valid for `left`.
+    /// Caches the result for a token that expires in `left`.
     pub(super) fn put(
         &mut self,
         key: TokenDigest,

@@ -1,15 +1,15 @@
-//! Reads the claims of a token (RFC 7519) before the API server is asked about it. They are enough to refuse a
-//! token with a clear message, and never enough to accept it.
+//! Reads the claims of a token (RFC 7519) before the API server reviews it. The claims alone are enough to reject
+//! a token with a clear message, but never enough to accept it.
 
 use std::time::{Duration, SystemTime};
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
-/// Largest token, in bytes; one of a service account takes about 1 KiB.
+/// Largest token, in bytes. The token of a service account has about 1 KiB.
 const MAX_TOKEN: usize = 8 * 1024;
 
-/// Why a token is refused without a review.
+/// Why a token is rejected without a review.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidClaims {
     #[error("this is not a token of a service account")]

@@ -1,5 +1,5 @@
-//! The keys with which the cluster signs the tokens of its service accounts (JWKS, RFC 7517). With them, junk is
-//! refused before the API server is asked about it.
+//! Reads the keys with which the cluster signs the tokens of its service accounts (JWKS, RFC 7517). With them,
+//! junk is rejected without a review by the API server.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// Where the API server publishes its keys. Every service account may read it.
+/// The path at which the API server publishes its keys. Every service account may read it.
 const JWKS: &str = "/openid/v1/jwks";
-/// Shortest time between two reads of the keys. A token with an unknown key causes a read.
+/// Shortest time between two reads of the keys. A token that names an unknown key causes a read.
 const READ_AGAIN: Duration = Duration::from_secs(10);
 /// Longest wait for the keys.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Most keys that are kept; a cluster has one, or two while it replaces one.
+/// Most keys that are used. A cluster has one, or two while it replaces one.
 const MAX_KEYS: usize = 16;
 /// The first byte of an uncompressed point (SEC 1, section 2.3.3).
 const UNCOMPRESSED: u8 = 4;
@@ -29,21 +29,21 @@ const UNCOMPRESSED: u8 = 4;
 /// The result of checking a token against the cluster's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signature {
-    /// One of the keys has signed it. The API server decides whether it is still valid.
+    /// One of the keys has signed the token. The API server decides whether the token is still valid.
     Good,
-    /// It names a known key, but that key has not signed it.
+    /// The token names a known key, but that key has not signed it.
     Bad,
-    /// It names no known key, or one whose algorithm is not checked here.
+    /// The token names no known key, or its algorithm is not supported here.
     UnknownKey,
     /// The keys cannot be read.
     NoKeys,
 }
 
-/// The keys, read when they are first needed.
+/// The keys of the cluster. They are read when they are first needed.
 pub(super) struct ClusterKeys {
     client: Client,
     read: RwLock<KeysRead>,
-    /// Held during a read. Tokens of keys that are known already do not wait for it.
+    /// Held during a read. Checks of tokens whose key is known do not wait for it.
     reading: Mutex<()>,
 }
 
@@ -82,7 +82,7 @@ struct Jwk {
     y: Option<String>,
 }
 
-/// The header of a token (RFC 7515).
+/// The header of a token (RFC 7515), with the fields that are needed.
 #[derive(Deserialize)]
 struct Head {
     alg: String,
@@ -121,7 +121,7 @@ impl ClusterKeys {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, KeysRead> {
-        // Ignores poisoning: values are replaced as a whole.
+        // Poisoning is ignored, because values are only replaced as a whole.
         self.read.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,7 +172,7 @@ impl PublicKey {
         }
     }
 
-    /// Whether the key made this signature; `None` for an algorithm that is not checked here.
+    /// Whether this key has made the signature; `None` if the algorithm is not supported here.
     fn verifies(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<bool> {
         let verified = match (self, algorithm) {
             (Self::Rsa { n, e }, "RS256") => {
@@ -215,7 +215,7 @@ mod tests {
         BASE64URL_NOPAD.encode(bytes)
     }
 
-    /// A key of this name, and a function that signs with it.
+    /// A key with this ID, and a function that signs with it.
     fn key(id: &str) -> (String, impl Fn(&str, &str) -> String) {
         let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
         let point = pair.public_key().as_ref().to_vec();
@@ -263,7 +263,7 @@ mod tests {
         keys.write().keys = parse(&format!(r#"{{"keys":[{own}]}}"#)).unwrap();
         let junk = sign("next", "{}");
         let mut waiting = pin!(keys.check(&junk));
-        // Wait until its read has reached the API server, which never answers.
+        // Waits until the read has reached the API server, which never answers.
         let asked = async { silent.accept().await.unwrap() };
         let _connection = tokio::select! {
             connection = asked => connection,
@@ -276,7 +276,8 @@ mod tests {
     #[test]
     fn an_rsa_key_verifies_what_it_has_signed() {
         let pair = KeyPair::generate(KeySize::Rsa2048).unwrap();
-        // An RSAPublicKey in DER (RFC 8017, appendix A.1.1) of 2,048 bits: both numbers are at fixed offsets.
+        // An RSAPublicKey of 2,048 bits in DER (RFC 8017, appendix A.1.1), in which both numbers are at fixed
+        // offsets.
         let der = pair.public_key().as_ref();
         let (n, e) = (encoded(&der[9..265]), encoded(&der[267..]));
         let set = format!(r#"{{"keys":[{{"kty":"RSA","n":"{n}","e":"{e}"}}]}}"#);

@@ -1,12 +1,12 @@
-//! Whether a node proxy may have the certificate of a pod's workload, by the API server's word.
+//! Decides with the API server's data whether a node proxy may get the certificate of a pod's workload.
 //!
 //! ```text
 //!  token of a node proxy ──review──► its node ─┐
 //!                                              ├─ the same node, in node mode ──► the pod's identity
-//!  the pod that it names ────read────► its node ┘
+//!  the requested pod ────────read────► its node ┘
 //! ```
-//! The pod is read for every certificate, the first and each renewal. No answer is kept: once a pod has ended, is
-//! deleted or leaves node mode, its node proxy gets no further certificate.
+//! The pod is read for every certificate, the first one and each renewal, and no answer is cached. So once a pod
+//! has ended, is deleted or leaves node mode, its node proxy gets no further certificate.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -22,29 +22,29 @@ use tokio::time::{Instant, timeout_at};
 use super::{ReviewFailure, count};
 use crate::counts;
 
-/// The service account of node proxies, in the namespace of the control plane.
+/// The service account of node proxies. It is in the namespace of the control plane.
 pub const NODE_ACCOUNT: &str = "node";
 
-/// Pods that are read at once; each takes one to three small reads.
+/// How many pods are read at the same time. Each takes one to three small reads.
 const AT_ONCE: usize = 16;
-/// The service account of a pod that names none.
+/// The service account of a pod whose spec names none.
 const DEFAULT_ACCOUNT: &str = "default";
 
-/// What the API server says of a token.
+/// The owner of a token, according to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TokenBearer {
-    /// What the token proves by itself.
+    /// The identity that the token proves by itself.
     pub(super) proven: ProvenIdentity,
-    /// The uid of the pod that it was made for.
+    /// The UID of the pod for which the token was issued.
     pub(super) uid: Option<String>,
-    /// The node of that pod, which API servers before Kubernetes 1.30 do not say.
+    /// The node of that pod. API servers before Kubernetes 1.30 do not report it.
     pub(super) node: Option<String>,
 }
 
 /// Reads pods for node proxies.
 pub(super) struct ServedPods {
     client: Client,
-    /// The control plane's.
+    /// The namespace of the control plane.
     namespace: String,
     turns: Semaphore,
     accepted: AtomicU64,
@@ -55,9 +55,9 @@ pub(super) struct ServedPods {
 /// Why a node proxy gets no certificate.
 #[derive(Debug)]
 enum Refusal {
-    /// It may not have it.
+    /// The proxy may not have the certificate, for this reason.
     Denied(String),
-    /// Whether it may is not known.
+    /// It is not known whether the proxy may have the certificate.
     Failed(ReviewFailure),
 }
 
@@ -79,10 +79,11 @@ impl ServedPods {
         }
     }
 
-    /// The workload of a pod, for the bearer of a token.
+    /// The workload of a pod, if the bearer of the token may act for it.
     ///
     /// # Errors
-    /// `Denied` if the bearer is no node proxy or the pod is none of its node; else why that is not known.
+    /// `Denied` if the bearer is not a node proxy, or the pod does not run on the bearer's node; otherwise why
+    /// this is not known.
     pub(super) async fn check(
         &self,
         bearer: &TokenBearer,
@@ -90,7 +91,7 @@ impl ServedPods {
         deadline: Instant,
     ) -> Result<ProvenIdentity, AuthenticationError> {
         let asked = async {
-            // The semaphore is never closed.
+            // Acquiring cannot fail, because the semaphore is never closed.
             let _turn = self.turns.acquire().await;
             self.identity(bearer, served).await
         };
@@ -136,7 +137,7 @@ impl ServedPods {
             .map_err(|error| Refusal::Denied(format!("{name} cannot have an identity: {error}")))
     }
 
-    /// The node that a token is of.
+    /// The node of the pod for which the token was issued.
     async fn node_of(&self, bearer: &TokenBearer) -> Result<String, Refusal> {
         if let Some(node) = &bearer.node {
             return Ok(node.clone());
@@ -155,14 +156,14 @@ impl ServedPods {
         Ok(api.get_opt(&name.name).await?)
     }
 
-    /// What a namespace sets for its pods that set nothing.
+    /// The settings of a namespace for its pods that set nothing themselves.
     async fn mode_of(&self, namespace: &str) -> Result<NamespaceMode, Refusal> {
         let found = Api::<Namespace>::all(self.client.clone()).get_opt(namespace).await?;
         let metadata = found.map(|namespace| namespace.metadata).unwrap_or_default();
         Ok(NamespaceMode::new(metadata.labels.as_ref(), metadata.annotations.as_ref()))
     }
 
-    /// Appends what was counted, as Prometheus text.
+    /// Appends the counters as Prometheus text.
     pub(super) fn render(&self, text: &mut String) {
         let help =
             "Certificates of pods that node proxies requested, by whether the pod may be served.";
@@ -172,7 +173,7 @@ impl ServedPods {
     }
 }
 
-/// Whether a pod is the one that was named, and runs on this node in a network of its own.
+/// Checks that a pod is the requested one and runs on this node, in its own network namespace.
 fn check_place(pod: &Pod, served: &ServedPod, node: &str) -> Result<(), String> {
     let name = &served.instance;
     if pod.metadata.uid.as_ref() != Some(&served.uid) {
@@ -181,7 +182,7 @@ fn check_place(pod: &Pod, served: &ServedPod, node: &str) -> Result<(), String> 
     let spec = pod.spec.as_ref();
     match spec.and_then(|spec| spec.node_name.as_deref()) {
         Some(of) if of == node => {}
-        // Where it runs is not for the bearer to know.
+        // The message does not contain the pod's node, because the bearer must not learn it.
         _ => return Err(format!("the pod {name} does not run on node {node}")),
     }
     if spec.is_some_and(|spec| spec.host_network == Some(true)) {
@@ -194,7 +195,7 @@ fn check_place(pod: &Pod, served: &ServedPod, node: &str) -> Result<(), String> 
     Ok(())
 }
 
-/// Whether a pod is in the mesh and in node mode: by its own word, else by that of its namespace.
+/// Checks that a pod is in the mesh and in node mode, by its own setting or else by that of its namespace.
 fn check_mode(pod: &Pod, of_namespace: NamespaceMode) -> Result<(), String> {
     let metadata = &pod.metadata;
     let own = PodMode::new(metadata.labels.as_ref(), metadata.annotations.as_ref());

@@ -1,4 +1,4 @@
-//! Computes the objects for the Gateway of a waypoint. Does no I/O.
+//! Computes the objects of a waypoint's Gateway. Does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{CLASS_LABEL, WAYPOINT_CLASS};
 
 /// The label that names the Gateway on its objects (GEP-1762).
 const NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
-/// How many seconds a waypoint may take to end: longer than its proxy waits for connections to finish.
+/// How many seconds a waypoint may take to end. This is longer than its proxy waits for connections to finish.
 const GRACE_S: u32 = 45;
 
 /// The objects of one Gateway.
@@ -23,13 +23,13 @@ pub(super) struct WaypointPlan {
 }
 
 impl WaypointPlan {
-    /// All objects as text, to compare plans.
+    /// All objects as text, by which plans are compared.
     pub(super) fn text(&self) -> String {
         format!("{}{}{}{}", self.uid, self.account, self.service, self.deployment)
     }
 }
 
-/// Why a Gateway becomes no waypoint: the reason of its condition `Accepted`, and a message.
+/// Why a Gateway cannot become a waypoint: the reason of its condition `Accepted`, and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WaypointRefusal {
     pub(super) reason: &'static str,
@@ -84,7 +84,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
     });
     let selector = json!({NAME_LABEL: name, "leno.dev/waypoint": name});
     let mut of_pods = labels;
-    // The pods are proxies themselves, so nothing must capture their traffic.
+    // The pods are proxies themselves, so their traffic must not be captured.
     let own = [
         ("leno.dev/waypoint", &*name),
         ("leno.dev/waypoint-from", from),
@@ -99,11 +99,11 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
         json!({"metadata": {"labels": of_pods, "annotations": annotations}, "spec": pod});
     let port = json!({"name": "hbone", "port": ports::HBONE, "protocol": "TCP"});
     let service = json!({"selector": selector, "ports": [port]});
-    // Without a number of replicas, so that other clients can scale it.
+    // The Deployment has no number of replicas, so that other clients can scale it.
     let deployment = json!({"selector": {"matchLabels": selector}, "template": template});
     let object = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": metadata});
-    // Annotations of a service account can be rights elsewhere, such as a cloud's role. A client that may create Gateways
-    // does not necessarily have these rights.
+    // Annotations of the Gateway are not copied to the service account. There they may grant rights elsewhere,
+    // such as a cloud's role, which a client that may create Gateways does not necessarily have.
     let mut account = object("v1", "ServiceAccount");
     account["metadata"]["annotations"] = json!({});
     let with = |mut object: Value, spec: Value| {
@@ -118,8 +118,8 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
     })
 }
 
-/// The part of an object with which it is created: only fields that every later version has too. Fields of a
-/// creation belong to its field manager for creations, so a later apply would not remove them.
+/// The part of an object with which it is created. It only contains fields that later versions will have as well:
+/// the API server assigns them to another field manager than later applies, which therefore could not remove them.
 pub(super) fn first(document: &Value) -> Value {
     let mut first = document.clone();
     let metadata = &document["metadata"];
@@ -130,12 +130,12 @@ pub(super) fn first(document: &Value) -> Value {
     first
 }
 
-/// Whether a listener is one of a waypoint.
+/// Whether the listener is one that a waypoint must have.
 pub(super) fn is_of_waypoint(listener: &Value) -> bool {
     listener["port"] == ports::HBONE && listener["protocol"] == "HBONE"
 }
 
-/// Which services may use the waypoint, as the value of the pods' label.
+/// Which services may use the waypoint, in the form of the pods' label.
 fn from(spec: &Value) -> Result<&'static str, WaypointRefusal> {
     let listeners = spec["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
     let [listener] = listeners else {
@@ -157,8 +157,8 @@ fn from(spec: &Value) -> Result<&'static str, WaypointRefusal> {
     }
 }
 
-/// Whether the author of a Gateway may set a label or an annotation with this key. Keys of Kubernetes and of Leno
-/// are set only by the control plane.
+/// Whether the author of a Gateway may set a label or annotation with this key. Only the control plane sets keys
+/// of Kubernetes and of Leno.
 fn is_free(key: &str) -> bool {
     let Some((domain, _)) = key.split_once('/') else { return true };
     let of = |parent: &str| {

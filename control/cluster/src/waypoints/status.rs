@@ -8,11 +8,11 @@ use super::objects::{WaypointRefusal, is_of_waypoint};
 /// The state of a Gateway's waypoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WaypointState {
-    /// The Gateway asks for something that a waypoint cannot be.
+    /// The Gateway requests something that a waypoint does not support.
     Refused(WaypointRefusal),
-    /// Nothing was written yet.
+    /// None of its objects was written yet.
     Pending,
-    /// Its objects cannot be written.
+    /// The objects of the waypoint cannot be written.
     Failed(String),
     /// Its objects exist; `available` pods are ready to serve.
     Running { available: i32, addresses: Vec<String> },
@@ -21,7 +21,7 @@ pub(super) enum WaypointState {
 /// One condition: type, status, reason, message.
 type Condition<'a> = (&'a str, &'a str, &'a str, String);
 
-/// The status as it should be; `None` if it is right already.
+/// The status that the Gateway should have; `None` if it has that status.
 pub(super) fn status(gateway: &DynamicObject, state: &WaypointState, now: &str) -> Option<Value> {
     let (spec, said) = (&gateway.data["spec"], &gateway.data["status"]);
     let generation = gateway.metadata.generation;
@@ -106,7 +106,7 @@ fn listener(
     let programmed = ("Programmed", status, reason, programmed.3.clone());
     let resolved = ("ResolvedRefs", "True", "ResolvedRefs", "it has no references".to_owned());
     let own = [own, programmed, resolved].map(|one| condition(&one, before, at));
-    // Routes attach to services, not to waypoints, so the count is 0.
+    // Routes attach to services and not to waypoints, so the count is 0.
     json!({"name": name, "supportedKinds": [], "attachedRoutes": 0,
         "conditions": merged(own.into(), &before["conditions"])})
 }
@@ -124,7 +124,7 @@ fn condition(
         "observedGeneration": generation, "lastTransitionTime": since})
 }
 
-/// Our conditions, followed by those of others.
+/// Leno's conditions, followed by those of other controllers.
 fn merged(own: Vec<Value>, said: &Value) -> Vec<Value> {
     let others = said.as_array().into_iter().flatten();
     let others: Vec<Value> = others

@@ -1,4 +1,4 @@
-//! What an `XMesh` should say.
+//! Tests the status of an `XMesh`.
 
 use super::*;
 

@@ -1,13 +1,15 @@
-//! The fields that a root and a workload's certificate have in common.
+//! Sets the fields that a root and a workload's certificate have in common.
 
 use std::time::{Duration, SystemTime};
 
 use rcgen::{CertificateParams, SerialNumber};
 
-/// Bytes of a serial number: 126 random bits, below the 20 bytes of RFC 5280 section 4.1.2.2.
+/// How many bytes a serial number has: 126 random bits, which is below the 20 bytes that RFC 5280 section 4.1.2.2
+/// permits.
 const SERIAL_LEN: usize = 16;
 
-/// Parameters with a validity and a random serial number; all other fields are defaults.
+/// Parameters of a certificate with this validity and a random serial number. All other fields have their
+/// defaults.
 pub(super) fn params(from: SystemTime, to: SystemTime) -> Result<CertificateParams, rcgen::Error> {
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();
@@ -22,7 +24,7 @@ pub(super) fn seconds(time: SystemTime) -> SystemTime {
     SystemTime::UNIX_EPOCH + since_epoch(time)
 }
 
-/// A positive random number with no leading zero byte.
+/// A positive random number without a leading zero byte.
 pub(super) fn random_serial() -> Result<[u8; SERIAL_LEN], rcgen::Error> {
     let mut serial = [0; SERIAL_LEN];
     aws_lc_rs::rand::fill(&mut serial).map_err(|_| rcgen::Error::RingUnspecified)?;
@@ -30,7 +32,7 @@ pub(super) fn random_serial() -> Result<[u8; SERIAL_LEN], rcgen::Error> {
     Ok(serial)
 }
 
-/// A clock before 1970 is treated as 1970; no certificate is valid then.
+/// The time since 1970. A clock before 1970 is treated as 1970; no certificate is valid then.
 pub(super) fn since_epoch(time: SystemTime) -> Duration {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Duration::from_secs(since.as_secs())

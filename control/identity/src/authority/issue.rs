@@ -1,4 +1,4 @@
-//! Signing the certificates of workloads.
+//! Signs the certificates of workloads.
 
 use std::time::{Duration, SystemTime};
 
@@ -28,7 +28,7 @@ pub struct IssuedCertificate {
     pub issuer: String,
 }
 
-/// A certificate whose key was made with it.
+/// A certificate together with its private key, which was created with it.
 #[derive(Debug)]
 pub struct CertificateWithKey {
     /// The certificate.
@@ -40,10 +40,10 @@ pub struct CertificateWithKey {
 /// Why no certificate was signed.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
-    /// The request is longer than any legitimate one.
+    /// The request is longer than any valid one.
     #[error("the certificate request has {0} bytes, more than {MAX_REQUEST}")]
     RequestSize(usize),
-    /// The request is not PKCS #10, or has a key that is no public key.
+    /// The request is not PKCS #10, or its key is not a public key.
     #[error("the certificate request is not PKCS #10, or its key no public key, in DER")]
     Request,
     /// The request's key is not a P-256 key.
@@ -63,7 +63,7 @@ pub enum IssueError {
         /// The authority's trust domain.
         ours: TrustDomain,
     },
-    /// The root or the issuer has expired, or expires too soon for even the shortest certificate.
+    /// The root or the issuer has expired, or it expires too soon for even the shortest lifetime.
     #[error("the authority's own certificate ends too soon; replace the authority")]
     AuthorityEnds,
     /// Signing itself failed, or the system provides no random bytes.
@@ -72,17 +72,17 @@ pub enum IssueError {
 }
 
 impl IssueError {
-    /// Whether the request is at fault, rather than the authority or its configuration.
+    /// Whether the request is at fault, and not the authority or its configuration.
     #[must_use]
     pub fn is_bad_request(&self) -> bool {
         matches!(self, Self::RequestSize(_) | Self::Request | Self::Key | Self::Signature)
     }
 }
 
-/// How long it may take after a revocation until nothing is signed any more without regard to it.
+/// How long after a revocation certificates may still be signed by a replica that has not applied it yet.
 const UNTIL_APPLIED: Duration = Duration::from_secs(30);
 
-/// From when to when a certificate is valid.
+/// The validity of a certificate.
 struct Validity {
     begin: SystemTime,
     end: SystemTime,
@@ -97,13 +97,12 @@ struct Holder {
 impl Authority {
     /// Certifies that the key of a certificate request belongs to `identity`.
     ///
-    /// The certificate (an X509-SVID) names exactly that identity, whatever names the request
-    /// contains.
-    /// It expires after `lifetime`, or with the root if that is sooner.
+    /// The certificate (an X509-SVID) names exactly that identity, and ignores names in the request. It expires
+    /// after `lifetime`, or with the root if that is sooner.
     ///
     /// # Errors
-    /// [`IssueError`]; [`IssueError::is_bad_request`] tells whether the request or the authority is
-    /// at fault.
+    /// [`IssueError`]. [`IssueError::is_bad_request`] is true if the request is at fault, and false if the
+    /// authority is.
     pub fn sign(
         &self,
         csr_der: &[u8],
@@ -114,9 +113,9 @@ impl Authority {
         self.certify(&key, identity, lifetime, SystemTime::now())
     }
 
-    /// As [`sign`](Self::sign), for a `PodCertificateRequest` of Kubernetes. Its API server accepts only
-    /// certificates whose validity began at most five minutes ago, lasts at least another hour, and is no longer than
-    /// `longest` in total.
+    /// As [`sign`](Self::sign), for a `PodCertificateRequest` of Kubernetes. The API server only accepts a
+    /// certificate whose validity began at most five minutes ago, lasts for at least another hour, and is not
+    /// longer than `longest` in total.
     ///
     /// # Errors
     /// As [`sign`](Self::sign).
@@ -139,7 +138,7 @@ impl Authority {
         certify_as(&trust, &key, holder, &Validity { begin, end })
     }
 
-    /// A new key and certificate for a workload that makes no key itself.
+    /// Creates a key and its certificate for a workload that does not create a key itself.
     ///
     /// # Errors
     /// [`IssueError`], never one for which a request is at fault.
@@ -153,9 +152,9 @@ impl Authority {
         Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
-    /// A new key and certificate for a server of the control plane. Its SPIFFE ID
-    /// ([`TrustDomain::control_plane`]) does not belong to a service account, so that
-    /// [`sign`](Self::sign) cannot issue it. The certificate is valid for servers only.
+    /// Creates a key and its certificate for a server of the control plane. Its SPIFFE ID
+    /// ([`TrustDomain::control_plane`]) does not belong to a service account, so [`sign`](Self::sign) cannot issue
+    /// such a certificate. The certificate is only valid for servers.
     ///
     /// # Errors
     /// [`IssueError`], never one for which a request is at fault.
@@ -168,9 +167,9 @@ impl Authority {
         Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
-    /// A new key and certificate for a server that clients call by its DNS names, such as the
-    /// webhook that the API server calls. It has no identity of the mesh, so that no proxy accepts
-    /// it as a workload.
+    /// Creates a key and its certificate for a server that clients verify by its DNS names, such as the webhook
+    /// that the API server calls. The certificate has no identity of the mesh, so no proxy accepts it as a
+    /// workload's.
     ///
     /// # Errors
     /// [`IssueError`], never one for which a request is at fault.
@@ -188,7 +187,7 @@ impl Authority {
         Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
-    /// Signs a certificate for a key whose holder is authenticated, as of `now`.
+    /// Signs a certificate, at time `now`, for a key whose holder was authenticated.
     pub(super) fn certify(
         &self,
         key: &impl PublicKeyData,
@@ -200,7 +199,7 @@ impl Authority {
         self.certify_until(key, holder, (lifetime, earliest), now)
     }
 
-    /// What the certificate of a workload states; and the earliest begin of its validity, in seconds of Unix time.
+    /// What the certificate of a workload states, and the earliest begin of its validity in seconds since 1970.
     fn workload(
         &self,
         identity: &Identity,
@@ -219,13 +218,13 @@ impl Authority {
         Ok((holder, trust.state().earliest_begin(identity)))
     }
 
-    /// The latest begin of validity among the certificates of workloads that were issued until `now` with this
-    /// lifetime. Other authorities let the validity begin at the time of issue.
+    /// The latest time, in seconds since 1970, at which the validity of a certificate begins that was issued to a
+    /// workload up to `now` with this lifetime. Other authorities may let the validity begin at the time of issue.
     #[must_use]
     pub fn newest_begin(&self, lifetime: Duration, now: SystemTime) -> u64 {
         let is_alone = self.trust().others_der().is_empty();
-        // Of the two kinds of certificates, those for pods begin later. Some are still signed until the revocation
-        // is applied.
+        // Certificates for pods are the kind whose validity begins later. Some may still be signed until all
+        // replicas have applied the revocation.
         let skew = POD_CLOCK_SKEW.saturating_sub(UNTIL_APPLIED).min(lifetime);
         let skew = if is_alone { skew } else { Duration::ZERO };
         fields::since_epoch(now - skew).as_secs()
@@ -261,8 +260,7 @@ fn certify_as(
     let signer = &trust.signer;
     let mut params = fields::params(validity.begin, validity.end).map_err(IssueError::Sign)?;
     params.subject_alt_names = holder.names;
-    // With an empty subject the alternative name is critical, so that every verifier has to
-    // check it.
+    // If the subject is empty, the alternative name is critical, so every verifier has to check it.
     params.distinguished_name = DistinguishedName::new();
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

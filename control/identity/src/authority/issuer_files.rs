@@ -1,4 +1,4 @@
-//! An issuer that the operator supplies, in files named like the keys of cert-manager's Secrets.
+//! Reads an issuer that the operator provides, in files that are named like the keys of cert-manager's Secrets.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use super::OpenError;
 use super::signer::SignerPem;
 use crate::files;
 
-/// The issuer's certificate, then those between it and a root.
+/// The file with the issuer's certificate, followed by those between it and a root.
 const CERTIFICATES: &str = "tls.crt";
-/// Its key.
+/// The file with the issuer's key.
 const KEY: &str = "tls.key";
-/// The roots.
+/// The file with the roots.
 const ROOTS: &str = "ca.crt";
 
 /// Longest file, in bytes. A chain of RSA certificates is shorter.

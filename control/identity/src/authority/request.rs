@@ -1,4 +1,4 @@
-//! Certificate requests. A request proves only that its sender holds a key.
+//! Parses certificate requests. A request only proves that its sender has a key.
 
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
@@ -10,24 +10,24 @@ use crate::p256::P256Key;
 /// Longest request, in bytes. A request for a P-256 key and a SPIFFE ID has less than 1 KiB.
 pub(super) const MAX_REQUEST: usize = 8 * 1024;
 
-/// The key of a `PodCertificateRequest` of Kubernetes, with the proof that the sender holds it.
+/// The key in Kubernetes' `PodCertificateRequest`, with the proof that the sender has the private key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodKey<'a> {
     /// A PKCS #10 request, in DER.
     Request(&'a [u8]),
-    /// The form that API servers before Kubernetes 1.37 use.
+    /// The format of API servers before Kubernetes 1.37.
     Signed {
         /// The public key, a `SubjectPublicKeyInfo` in DER.
         spki: &'a [u8],
         /// The UID of the pod.
         pod_uid: &'a str,
-        /// The signature of the UID by the key.
+        /// The UID, signed with the private key.
         proof: &'a [u8],
     },
 }
 
 impl PodKey<'_> {
-    /// The key, after a check of the proof.
+    /// Verifies the proof, and returns the key.
     pub(super) fn proven(self) -> Result<P256Key, IssueError> {
         let (spki, pod_uid, proof) = match self {
             Self::Request(der) => return proven_key(der),
@@ -44,8 +44,8 @@ impl PodKey<'_> {
     }
 }
 
-/// The public key of a request, after a check that the private key signed it. Names and extensions
-/// are ignored.
+/// The public key of a request, after verifying that the request is signed with its private key. Names and
+/// extensions are ignored.
 pub(super) fn proven_key(der: &[u8]) -> Result<P256Key, IssueError> {
     if der.len() > MAX_REQUEST {
         return Err(IssueError::RequestSize(der.len()));

@@ -1,4 +1,4 @@
-//! The root: how it is created, stored in a directory, and checked when it is loaded.
+//! Creates the root certificate, stores it in a directory, and checks it when it is loaded.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -28,7 +28,7 @@ const MAX_PEM: u64 = 16 * 1024;
 const CERTIFICATE_FILE: &str = "ca.pem";
 const KEY_FILE: &str = "ca-key.pem";
 
-/// Why a directory does not yield an authority.
+/// Why a directory contains no usable authority.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory or a file in it cannot be used.
@@ -42,7 +42,7 @@ pub enum OpenError {
         /// The missing file.
         missing: PathBuf,
     },
-    /// The key file does not hold a P-256 private key.
+    /// The key file does not contain a P-256 private key.
     #[error("{} does not hold one P-256 private key in PEM", path.display())]
     Key {
         /// The key file.
@@ -53,7 +53,7 @@ pub enum OpenError {
     Certificate {
         /// The certificate file.
         path: PathBuf,
-        /// The reason.
+        /// Why it cannot be used.
         reason: &'static str,
     },
     /// The certificate is a root of another trust domain.
@@ -63,19 +63,19 @@ pub enum OpenError {
         path: PathBuf,
         /// The SPIFFE ID in the certificate.
         found: String,
-        /// The SPIFFE ID of the expected trust domain.
+        /// The SPIFFE ID of the trust domain that was expected.
         wanted: String,
     },
-    /// The state file cannot be read.
+    /// The state file cannot be parsed.
     #[error("{} does not hold the state of an authority; restore it, or remove it to begin a new authority", path.display())]
     State {
         /// The file.
         path: PathBuf,
-        /// Where it is wrong.
+        /// The parser's error.
         #[source]
         source: serde_json::Error,
     },
-    /// An issuer was given, and a file of it is missing.
+    /// An issuer was provided, but one of its files is missing.
     #[error("{} is missing: an issuer is tls.crt, tls.key and ca.crt", path.display())]
     Missing {
         /// The file.
@@ -93,7 +93,7 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Loads the pair, or creates it. The caller holds the directory's lock.
+    /// Loads the pair of files, or creates it. The caller must hold the directory's lock.
     pub(super) fn open(
         directory: &Path,
         trust_domain: &TrustDomain,
@@ -116,8 +116,8 @@ impl Root {
             }
             (None, None) => {
                 let root = Self::generate(trust_domain, now)?;
-                // The key goes first: if the process is killed in between, a key without a
-                // certificate remains. It has signed nothing and may be removed.
+                // The key is written first. If the process is killed before it writes the certificate, only a key
+                // remains, which has signed nothing and may be removed.
                 let key = root.key.serialize_pem();
                 files::write_private(&key_path, key.as_bytes(), Durability::Durable)?;
                 files::write_private(&certificate_path, root.pem.as_bytes(), Durability::Durable)?;
@@ -126,12 +126,12 @@ impl Root {
         }
     }
 
-    /// Whether a file of a pair is in the directory.
+    /// Whether either file of the pair is in the directory.
     pub(super) fn is_in(directory: &Path) -> bool {
         [CERTIFICATE_FILE, KEY_FILE].iter().any(|name| directory.join(name).exists())
     }
 
-    /// Removes the pair.
+    /// Removes both files of the pair.
     pub(super) fn remove_from(directory: &Path) -> Result<(), FileError> {
         for path in [KEY_FILE, CERTIFICATE_FILE].map(|name| directory.join(name)) {
             match std::fs::remove_file(&path) {
@@ -153,8 +153,8 @@ impl Root {
 
         let mut name = DistinguishedName::new();
         name.push(DnType::OrganizationName, "Leno");
-        // Roots of one mesh need distinct names, because verifiers tell roots apart by name during
-        // a rotation.
+        // Verifiers tell roots apart by their names during a rotation, so each root of a mesh needs a different
+        // name.
         let tag = key.der_bytes().last_chunk::<4>().expect("a P-256 point has 65 bytes");
         name.push(DnType::CommonName, format!("mesh root {}", files::hex(tag)));
         params.subject_alt_names =
@@ -166,7 +166,7 @@ impl Root {
         Ok(Self { pem: certificate.pem(), key })
     }
 
-    /// The root in the form of a signer.
+    /// Converts the root to a signer.
     pub(super) fn signer(&self) -> SignerPem {
         SignerPem {
             certificates: self.pem.clone(),

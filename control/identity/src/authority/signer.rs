@@ -1,4 +1,4 @@
-//! What signs certificates: a root of the mesh's own, or an issuer whose root is kept elsewhere.
+//! Signs certificates with a root of the mesh's own, or with an issuer that the operator provides.
 
 use std::fmt;
 use std::path::Path;
@@ -23,41 +23,41 @@ use super::root::{check_authority, check_own};
 use super::{CLOCK_SKEW, OpenError, fields};
 use crate::files;
 
-/// Most certificates of a chain, and most roots.
+/// Most certificates in a chain, and most roots.
 const MAX_CERTIFICATES: usize = 16;
 
-/// The lifetime of the certificate with which a chain is checked. That certificate is not kept.
+/// The lifetime of the certificate that is issued to check a chain, and then dropped.
 const CHECK_LIFETIME: Duration = Duration::from_mins(1);
 
 /// A certificate with its key, and the roots that verify it, all in PEM.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignerPem {
-    /// The signing certificate, followed by those between it and a root.
+    /// The signing certificate, followed by the certificates between it and a root.
     pub certificates: String,
-    /// Its key. A holder of the key can impersonate any workload of the mesh.
+    /// The key of the signing certificate. With it, a program can impersonate any workload of the mesh.
     pub key: String,
     /// The roots that verifiers trust.
     pub roots: String,
 }
 
-/// A signer in use.
+/// A signer that was loaded and checked.
 pub(super) struct Signer {
     pub(super) issuer: Issuer<'static, KeyPair>,
-    /// The certificates that follow that of a workload, up to the root. The root is left out.
+    /// The certificates that follow a workload's certificate in its chain, without the root.
     pub(super) above_der: Vec<Vec<u8>>,
     pub(super) roots: Vec<CertificateDer<'static>>,
-    /// The key's identifier as certificates state it, in lower-case hexadecimal.
+    /// The identifier of the key, as certificates contain it, in lower-case hexadecimal.
     pub(super) key_id: String,
-    /// When the first certificate of the chain expires, roots included, in whole seconds.
+    /// When the first of all certificates expires, including roots, in whole seconds.
     pub(super) not_after: SystemTime,
     /// When the last of the roots expires.
     pub(super) root_not_after: SystemTime,
-    /// When the first certificate of the chain expires, without the roots.
+    /// When the first certificate of the chain expires, not including roots.
     pub(super) issuer_not_after: SystemTime,
 }
 
 impl SignerPem {
-    /// Whether this is a root of the mesh's own, which signs certificates of workloads directly.
+    /// Whether this is one of the mesh's own roots, which sign certificates of workloads directly.
     #[must_use]
     pub fn is_own_root(&self) -> bool {
         self.certificates == self.roots
@@ -65,7 +65,7 @@ impl SignerPem {
 }
 
 impl fmt::Debug for SignerPem {
-    /// Omits the key.
+    /// Leaves out the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SignerPem")
             .field("certificates", &self.certificates)
@@ -75,7 +75,8 @@ impl fmt::Debug for SignerPem {
 }
 
 impl Signer {
-    /// Checks that verifiers will accept what it signs. `kept` is the place that errors name.
+    /// Loads a signer, and checks that verifiers will accept the certificates that it signs. `kept` is the place
+    /// that errors name.
     pub(super) fn load(
         kept: &Path,
         pem: &SignerPem,
@@ -102,7 +103,8 @@ impl Signer {
         let issuer_not_after = earliest(chain.iter()).ok_or_else(|| bad("has no validity"))?;
         let root_not_after = match own_root {
             true => issuer_not_after,
-            // If there are several roots, any of them may expire earlier: the others remain trusted.
+            // If there are several roots, all but the last may expire without an effect, because verifiers still
+            // trust the others.
             false => latest(roots.iter()).unwrap_or(issuer_not_after),
         };
         let not_after = root_not_after.min(issuer_not_after);
@@ -118,8 +120,8 @@ impl Signer {
         Ok(signer)
     }
 
-    /// Signs a certificate and verifies it as a peer does. Returns the identifier of the key that the certificate
-    /// states.
+    /// Signs a certificate and verifies it as a peer would. Returns the identifier of the signing key that the
+    /// certificate contains.
     fn check(&self, trust_domain: &TrustDomain, now: SystemTime) -> Result<String, &'static str> {
         let refused = "signs certificates that its roots do not vouch for";
         let make = || {
@@ -160,7 +162,7 @@ fn authority_key_id(certificate: &X509Certificate<'_>) -> Option<String> {
     })
 }
 
-/// The certificates of a PEM text; `None` if it has none, too many, or an unreadable one.
+/// The certificates in a PEM text; `None` if there are none or too many, or if one cannot be parsed.
 pub(super) fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_slice_iter(pem.as_bytes()).take(MAX_CERTIFICATES + 1);
     let read: Vec<_> = read.collect::<Result<_, _>>().ok()?;
@@ -175,7 +177,7 @@ fn latest<'a>(all: impl Iterator<Item = &'a CertificateDer<'static>>) -> Option<
     all.filter_map(not_after).max()
 }
 
-/// When a certificate expires; `None` if it cannot be read.
+/// When a certificate expires; `None` if it cannot be parsed.
 pub(super) fn not_after(der: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let end = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0);

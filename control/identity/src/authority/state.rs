@@ -1,15 +1,16 @@
-//! What an authority signs with and what verifiers trust, from the begin of a rotation of the root to its end.
+//! The state of an authority: the key with which it signs and the roots that verifiers trust, in each phase of a
+//! rotation of the root.
 //!
 //! ```text
 //!             begin                advance                 advance                  advance
 //!   Stable ──────────► Add ──────────────────► Switch ──────────────────► Remove ───────────► Stable
 //!   signs:   to        from                    to                         to                  to
 //!   trusted: to        from, to                from, to                   to                  to
-//!   advances when all  trust both              have a certificate of `to` trust `to` alone
+//!   next when proxies:  trust both              have a certificate of `to` trust only `to`
 //! ```
-//! Aborting reverses a rotation: it continues from its present phase through the same phases, with `from` and `to`
-//! exchanged. Add continues as Remove, Switch as Switch, and Remove as Add. So no verifier ever meets a certificate of
-//! a root that it does not trust.
+//! Aborting reverses a rotation: `from` and `to` are exchanged, and it continues through the same phases from the
+//! matching one. Add becomes Remove, Switch stays Switch, and Remove becomes Add. So no verifier ever receives a
+//! certificate of a root that it does not trust.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,17 +26,17 @@ use super::{MAX_LIFETIME, OpenError, TooManyRoots, webhook_secret};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RotationPhase {
-    /// No rotation: one signer, and its roots are trusted.
+    /// No rotation is under way: there is one signer, and its roots are trusted.
     Stable,
-    /// The new root becomes trusted. The old one signs.
+    /// The new root is being added to the trusted ones. The old root signs.
     Add,
-    /// The new root signs, and proxies renew their certificates. Both are trusted.
+    /// The new root signs, and proxies renew their certificates. Both roots are trusted.
     Switch,
-    /// The old root is trusted no longer.
+    /// The old root is being removed from the trusted ones.
     Remove,
 }
 
-/// The whole state of an authority, keys included. A store that holds it holds the authority.
+/// The whole state of an authority, including keys. It must be stored as a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorityState {
     /// The phase of the rotation.
@@ -45,42 +46,42 @@ pub struct AuthorityState {
     /// The signer before the rotation; `None` in [`RotationPhase::Stable`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<SignerPem>,
-    /// Whether the rotation was aborted, so that `to` is the signer from before it.
+    /// Whether the rotation was aborted. `to` is then the signer from before the rotation.
     #[serde(default)]
     pub aborted: bool,
     /// When the phase began, in seconds of Unix time.
     #[serde(default)]
     pub since_unix_s: u64,
-    /// The identifier of the last request that was handled, so that none is handled twice.
+    /// The ID of the last request that was handled, so that no request is handled twice.
     #[serde(default)]
     pub last_request: String,
-    /// Why that request was refused, if it was.
+    /// Why that request was rejected, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_refused: Option<String>,
-    /// The webhooks' secret from before the first rotation; `None` if it is derived from the key.
+    /// The secret for webhooks from before the first rotation; `None` if it is derived from the present key.
     #[serde(default)]
     pub webhook_secret: Option<String>,
-    /// The issuer that the operator supplied and whose rotation was aborted. The same issuer is not used again.
+    /// The issuer of a rotation that the operator has aborted. The same issuer does not begin another rotation.
     #[serde(default)]
     pub rejected: Option<SignerPem>,
-    /// Revoked certificates, by the identity that they state.
+    /// Revoked certificates, by the identity that they contain.
     #[serde(default)]
     pub revoked: BTreeMap<String, IdentityRevocation>,
 }
 
-/// The revoked certificates of an identity.
+/// Which certificates of an identity are revoked: those whose validity began up to a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentityRevocation {
-    /// The latest begin of validity of such a certificate, in seconds of Unix time.
+    /// That time, in seconds since 1970.
     pub last_not_before_unix_s: i64,
-    /// When the last of them has expired, in seconds of Unix time. The revocation is then forgotten.
+    /// When the last of these certificates has expired, in seconds since 1970. The revocation is dropped then.
     pub until_unix_s: u64,
 }
 
 /// Why a rotation cannot begin or be aborted, or why certificates cannot be revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RotationError {
-    /// A rotation is under way already.
+    /// A rotation is already under way.
     #[error(
         "a rotation of the root is under way: wait for its end, or abort it with `leno identity rotate-root --abort`"
     )]
@@ -88,18 +89,18 @@ pub enum RotationError {
     /// No rotation is under way.
     #[error("no rotation of the root is under way")]
     None,
-    /// The root is not the mesh's own.
+    /// The root belongs to an issuer that the operator provides.
     #[error(
         "the issuer was given to the mesh, and its root is not the mesh's to replace: replace the issuer, and the mesh rotates to it"
     )]
     Given,
-    /// The name whose certificates should be revoked is no identity.
+    /// The name whose certificates should be revoked is not an identity.
     #[error("that is no identity of a service account")]
     NotAnIdentity,
     /// A trust bundle has no room for the roots of the rotation.
     #[error(transparent)]
     TooManyRoots(#[from] TooManyRoots),
-    /// More than a mesh should have.
+    /// Too many identities have revoked certificates.
     #[error(
         "the certificates of {MAX_REVOKED} identities are revoked already: replace the root with `leno identity rotate-root`"
     )]
@@ -120,7 +121,7 @@ impl RotationPhase {
 }
 
 impl AuthorityState {
-    /// The state without a rotation.
+    /// A state without a rotation.
     #[must_use]
     pub fn stable(signer: SignerPem, now_unix_s: u64) -> Self {
         Self {
@@ -137,8 +138,8 @@ impl AuthorityState {
         }
     }
 
-    /// Revokes the certificates of an identity whose validity begins at `last_begin` or before. Both times are in
-    /// seconds of Unix time.
+    /// Revokes the certificates of an identity whose validity began at `last_begin` or before. Both times are in
+    /// seconds since 1970.
     ///
     /// # Errors
     /// [`RotationError::TooManyRevoked`].
@@ -154,21 +155,23 @@ impl AuthorityState {
             return Err(RotationError::TooManyRevoked);
         }
         let begin = i64::try_from(last_begin).unwrap_or(i64::MAX);
-        // A longer lifetime may have been configured when the certificate was issued.
+        // Uses the longest lifetime, because a longer one than at present may have been configured when the
+        // certificate was issued.
         let until_unix_s = now_unix_s + MAX_LIFETIME.as_secs();
         next.revoked
             .insert(name, IdentityRevocation { last_not_before_unix_s: begin, until_unix_s });
         Ok(next)
     }
 
-    /// The earliest begin of validity for the next certificate of an identity, in seconds of Unix time: a second
-    /// after the last revoked one.
+    /// The earliest time at which the validity of the next certificate of an identity may begin, in seconds since
+    /// 1970: one second after that of the last revoked certificate.
     pub(super) fn earliest_begin(&self, identity: &Identity) -> Option<u64> {
         let revoked = self.revoked.get(&identity.to_string())?;
         u64::try_from(revoked.last_not_before_unix_s.saturating_add(1)).ok()
     }
 
-    /// This state without revocations whose certificates have all expired; `None` if there are none of these.
+    /// This state without revocations whose certificates have all expired; `None` if there are no such
+    /// revocations.
     #[must_use]
     pub fn without_ended(&self, now_unix_s: u64) -> Option<Self> {
         let is_kept = |one: &IdentityRevocation| one.until_unix_s > now_unix_s;
@@ -189,7 +192,7 @@ impl AuthorityState {
         Revocations::new(parsed)
     }
 
-    /// The signer that signs certificates now.
+    /// The signer that signs at present.
     #[must_use]
     pub fn signing(&self) -> &SignerPem {
         match (&self.from, self.phase) {
@@ -198,7 +201,7 @@ impl AuthorityState {
         }
     }
 
-    /// The roots that verifiers trust now, in PEM.
+    /// The roots that verifiers trust at present, in PEM.
     #[must_use]
     pub fn roots_pem(&self) -> String {
         match (&self.from, self.phase) {
@@ -218,7 +221,7 @@ impl AuthorityState {
         }
     }
 
-    /// The roots that verifiers trust now.
+    /// The roots that verifiers trust at present.
     pub(super) fn roots(&self) -> Vec<CertificateDer<'static>> {
         match self.phase {
             RotationPhase::Add | RotationPhase::Switch => self.all_roots(),
@@ -240,7 +243,7 @@ impl AuthorityState {
         all
     }
 
-    /// Begins to replace the signer by `next`.
+    /// Begins the replacement of the signer by `next`.
     ///
     /// # Errors
     /// [`RotationError::UnderWay`].
@@ -276,7 +279,7 @@ impl AuthorityState {
         Self { phase, from, aborted, since_unix_s: now_unix_s, ..self.clone() }
     }
 
-    /// The state in which the rotation goes back. After a second abort it goes forward again.
+    /// The state after the rotation is aborted, in which it is reversed. Aborting a second time reverses it again.
     ///
     /// # Errors
     /// [`RotationError::None`].
@@ -300,9 +303,9 @@ impl AuthorityState {
         })
     }
 
-    /// The state with an issuer that the operator has renewed or replaced; `None` if nothing changes now.
+    /// The state after the operator has renewed or replaced the issuer; `None` if there is nothing to change now.
     ///
-    /// An issuer with the same roots signs at once, because all verifiers trust it already.
+    /// An issuer with the same roots signs at once, because all verifiers already trust these.
     #[must_use]
     pub fn with_issuer(&self, given: &SignerPem, now_unix_s: u64) -> Option<Self> {
         if self.to == *given || self.rejected.as_ref() == Some(given) {
@@ -314,7 +317,7 @@ impl AuthorityState {
         self.begin(given.clone(), now_unix_s).ok()
     }
 
-    /// Reads what [`to_json`](Self::to_json) wrote.
+    /// Parses the output of [`to_json`](Self::to_json).
     ///
     /// # Errors
     /// [`OpenError::State`]; `kept` is the place that the error names.
@@ -323,7 +326,7 @@ impl AuthorityState {
             .map_err(|source| OpenError::State { path: kept.to_owned(), source })
     }
 
-    /// The state as JSON, keys included.
+    /// The state as JSON, including keys.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("texts and numbers are always JSON")
@@ -396,8 +399,8 @@ mod tests {
         ] {
             let mut back = state.abort(5).unwrap();
             assert_eq!((back.phase, roots(&back), back.aborted), (phase, trusted, true));
-            // In Remove all certificates are already signed by the new root. It signs until the old root is trusted
-            // again.
+            // In Remove all certificates are already signed by the new root, so it continues to sign until all
+            // verifiers trust the old root again.
             assert_eq!(*back.signing() == old, phase != RotationPhase::Add);
             assert_eq!(back.abort(6).unwrap().to, new, "aborted again, it goes forward");
             while back.phase != RotationPhase::Stable {

@@ -1,4 +1,4 @@
-//! The directory in which an authority is stored on one machine, and in which a rotation is requested.
+//! The directory on one machine in which an authority is stored, and in which an operator's requests are written.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,11 +13,11 @@ use super::signer::Signer;
 use super::{AuthorityState, OpenError, read_issuer, unix_s};
 use crate::files::{self, Durability, FileError};
 
-/// The file with the whole state. Until the first rotation there are `ca.pem` and `ca-key.pem` instead.
+/// The file with the whole state. Until the first rotation, `ca.pem` and `ca-key.pem` exist in its place.
 const STATE: &str = "authority.json";
-/// Longest state, in bytes: two chains of RSA certificates with their keys.
+/// Longest state, in bytes. It has room for two chains of RSA certificates with their keys.
 const MAX_STATE: u64 = 512 * 1024;
-/// The file with a command's request.
+/// The file with an operator's request.
 const REQUEST: &str = "rotate-root.json";
 /// Longest request, in bytes.
 const MAX_REQUEST: u64 = 1024;
@@ -31,7 +31,7 @@ pub struct AuthorityDirectory {
 /// An operator's request to the authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorRequest {
-    /// Distinguishes this request from others.
+    /// A text that distinguishes this request from others.
     pub id: String,
     /// The requested action.
     pub verb: OperatorVerb,
@@ -50,9 +50,10 @@ pub enum OperatorVerb {
 }
 
 impl OperatorRequest {
-    /// The name of the ConfigMap with the request for a mesh in a cluster. It is in the control plane's namespace.
+    /// The name of the ConfigMap in which an operator's request is written in a cluster. It is in the control
+    /// plane's namespace.
     pub const CONFIG_MAP: &str = "leno-identity";
-    /// The key in this ConfigMap.
+    /// The field of that ConfigMap with the request.
     pub const KEY: &str = "request.json";
 
     /// A new request; `None` if the system provides no random bytes.
@@ -77,7 +78,7 @@ impl AuthorityDirectory {
         self.directory.join(STATE)
     }
 
-    /// Reads the state, or creates it. A lock ensures that only one process does so.
+    /// Reads the state, or creates it. A lock ensures that only one process creates it.
     pub(super) fn open(
         &self,
         issuer: Option<&Path>,
@@ -87,7 +88,7 @@ impl AuthorityDirectory {
         let directory = &self.directory;
         files::private_directory(directory)?;
         let lock = File::open(directory).map_err(files::failed("open", directory))?;
-        // The lock is held while files are read or written, and ends with `lock`.
+        // The lock is held until `lock` is dropped, after files were read and written.
         lock.lock().map_err(files::failed("lock", directory))?;
         if let Some(json) = files::read_secret(&self.place(), MAX_STATE)? {
             return AuthorityState::from_json(&self.place(), &json);
@@ -96,7 +97,7 @@ impl AuthorityDirectory {
             && !Root::is_in(directory)
         {
             let state = AuthorityState::stable(read_issuer(issuer)?, unix_s(now));
-            // Checked before it is stored: the next start must not find an issuer that cannot be used.
+            // Checked before it is stored, because the next start must not read an issuer that cannot be used.
             Signer::load(issuer, &state.to, (trust_domain, now))?;
             self.save(&state)?;
             return Ok(state);
@@ -105,17 +106,17 @@ impl AuthorityDirectory {
         Ok(AuthorityState::stable(root.signer(), unix_s(now)))
     }
 
-    /// Stores the state. It replaces the pair of files that a new authority has.
+    /// Stores the state, and removes the two files in which a new authority is stored.
     ///
     /// # Errors
-    /// [`FileError`]. The state that was stored before may then still exist.
+    /// [`FileError`]. The earlier state may then still be stored.
     pub fn save(&self, state: &AuthorityState) -> Result<(), FileError> {
         files::write_private(&self.place(), &state.to_json(), Durability::Durable)?;
-        // A key that is no longer in use must not stay on disk.
+        // A key that is no longer used must not stay on the disk.
         Root::remove_from(&self.directory)
     }
 
-    /// Requests an action of the process that signs.
+    /// Writes a request for the process that signs.
     ///
     /// # Errors
     /// [`FileError`] if the request cannot be written.
@@ -127,7 +128,7 @@ impl AuthorityDirectory {
         Ok(request)
     }
 
-    /// The pending request, if there is one. A request that cannot be read is removed.
+    /// The pending request, if there is one. A request that cannot be parsed is removed.
     ///
     /// # Errors
     /// [`FileError`] if the file cannot be read.

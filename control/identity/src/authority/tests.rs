@@ -1,4 +1,4 @@
-//! Certificates from a verifier's point of view.
+//! Tests certificates from a verifier's point of view.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -53,7 +53,7 @@ fn parse(der: &[u8]) -> X509Certificate<'_> {
     X509Certificate::from_der(der).unwrap().1
 }
 
-/// Asserts all fields of a workload's certificate, including that no others are set.
+/// Asserts the names, usages and other fields of a workload's certificate, and that it has no others.
 fn assert_names_only(issued: &IssuedCertificate, identity: &str, as_client: bool) {
     assert_eq!(issued.chain_der.len(), 1);
     let certificate = parse(&issued.chain_der[0]);
@@ -134,13 +134,13 @@ fn a_request_that_its_key_did_not_sign_is_refused() {
     let genuine = request(&CertificateParams::default(), &key);
     let point = genuine.windows(65).position(|bytes| bytes == key.public_key_raw()).unwrap();
 
-    // A different key in place of the one that signed.
+    // Another key in place of the one that has signed the request.
     let mut swapped = genuine.clone();
     swapped[point..point + 65].copy_from_slice(KeyPair::generate().unwrap().public_key_raw());
     // A point that is not on the curve.
     let mut off_curve = genuine.clone();
     off_curve[point + 64] ^= 1;
-    // The last byte belongs to the signature.
+    // The last byte is part of the signature.
     let mut resigned = genuine.clone();
     *resigned.last_mut().unwrap() ^= 1;
     for tampered in [swapped, off_curve, resigned] {
@@ -159,7 +159,8 @@ fn a_cut_or_changed_request_never_certifies_another_key() {
         assert!(authority.sign(&genuine[..place], &web(), HOUR).is_err(), "cut to {place}");
         let mut changed = genuine.clone();
         changed[place] ^= 0x55;
-        // The parser accepts a wrong tag outside of the signed part, which has no effect.
+        // The parser accepts a wrong tag outside of the signed part. Then the certificate must be the same
+        // nevertheless.
         if let Ok(issued) = authority.sign(&changed, &web(), HOUR) {
             let certified = parse(&issued.chain_der[0]);
             let point = &certified.public_key().subject_public_key.data;
@@ -245,7 +246,7 @@ fn a_certificate_for_a_pod_fits_into_what_kubernetes_accepts() {
     assert!(matches!(refused, IssueError::AuthorityEnds), "{refused}");
 }
 
-/// The form of API servers before Kubernetes 1.37.
+/// API servers before Kubernetes 1.37 use this format.
 #[test]
 fn a_key_that_has_signed_the_uid_of_its_pod_is_proven() {
     let authority = Authority::ephemeral(&domain()).unwrap();
@@ -284,7 +285,8 @@ fn a_key_that_has_signed_the_uid_of_its_pod_is_proven() {
     }
 }
 
-/// A revocation covers certificates by their begin, and those of pods begin later than others.
+/// A revocation covers certificates by the begin of their validity, and that of pods' certificates is later than
+/// others'.
 #[test]
 fn a_revocation_covers_certificates_of_both_kinds_and_none_that_follow() {
     let authority = Authority::ephemeral(&domain()).unwrap();
@@ -523,7 +525,8 @@ fn der(pem: &[String]) -> Vec<Vec<u8>> {
     pem.iter().map(read).collect()
 }
 
-/// Each list had room, and both together were more than a proxy accepts, which kept its last bundle for ever.
+/// Regression: each list of roots was within the bound, but both together were larger than a proxy accepts, so
+/// proxies kept their last bundle for ever.
 #[test]
 fn the_roots_of_a_rotation_and_of_others_fit_into_one_bundle_or_are_refused() {
     let place = std::path::Path::new("memory");
@@ -547,13 +550,13 @@ fn the_roots_of_a_rotation_and_of_others_fit_into_one_bundle_or_are_refused() {
     assert_eq!(authority.trust_others(all_but_two), Ok(()));
     assert_eq!(authority.trust().check_room(&next), Ok(()));
     authority.apply(place, next.clone()).unwrap();
-    // An abort would trust both again, so that there is no room in its last phase either.
+    // An abort would trust both roots again, so there must be room for them in the last phase as well.
     authority.apply(place, next.advance(0).advance(0)).unwrap();
     assert_eq!(authority.trust().bundle_der().len(), MAX_ROOTS - 1);
     assert_eq!(authority.trust_others(all_but_one), refused(2, MAX_ROOTS - 1));
 }
 
-/// A bundle of both lists was read with the bound of one, and had no root at all.
+/// Regression: a bundle of both lists was parsed with the bound of one list, which resulted in no roots at all.
 #[test]
 fn a_rotation_between_two_long_lists_of_roots_trusts_all_of_them() {
     let long = |signer: SignerPem| {

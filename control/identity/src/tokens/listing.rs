@@ -1,4 +1,4 @@
-//! The content of a directory of tokens when it was last read.
+//! The tokens in a directory, as they were when the directory was last read.
 
 use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use super::MAX_TOKENS;
 use super::record::{Digest, TokenRecord};
 use crate::files::{self, FileError};
 
-/// Longest token file, in bytes: with the longest names it has less than 700.
+/// Longest token file, in bytes. Even with the longest names, it has less than 700.
 const MAX_FILE: u64 = 4096;
 
-/// How long a directory's time of change may hide a later change. The kernel's timestamps have the
-/// resolution of its tick, 10 milliseconds at the coarsest; a listing that was read sooner after a
-/// change is read again.
+/// How long ago a directory must have changed for its time of change to be reliable. The kernel's timestamps are
+/// only as precise as its tick, which may be 10 milliseconds, so two changes may have the same time. A listing
+/// that was read sooner after a change is read again.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// A file in a token directory that holds no valid token.
@@ -38,11 +38,11 @@ pub(super) struct TokenListing {
 }
 
 impl TokenListing {
-    /// Reads every token. A file that holds no valid token is recorded; it does not affect others.
+    /// Reads every token. A file without a valid token is recorded, and does not affect the others.
     pub(super) fn read(directory: &Path) -> Result<Self, FileError> {
         let now = SystemTime::now();
-        // Taken before the files are read: a change during the read gives the directory a later
-        // time, which the next query notices.
+        // Taken before the files are read. If the directory changes during the read, it has a later time than
+        // this, and the next query reads it again.
         let changed = changed_at(directory)?;
         let settled = now.duration_since(changed).is_ok_and(|age| age >= SETTLED);
         let mut listing =
@@ -68,8 +68,8 @@ impl TokenListing {
         Ok(self.changed == Some(changed_at(directory)?))
     }
 
-    /// The record with this digest. Takes constant time, whatever its position and the length of a
-    /// match.
+    /// The record with this digest. The search takes the same time whatever the digest is, so that the time
+    /// reveals nothing about valid digests.
     pub(super) fn find(&self, digest: &Digest) -> Option<&TokenRecord> {
         self.records.iter().fold(None, |found, record| {
             let same = verify_slices_are_equal(&record.digest, digest).is_ok();
@@ -77,7 +77,7 @@ impl TokenListing {
         })
     }
 
-    /// The record of this instance; there is at most one.
+    /// The record of this instance, if it has one.
     pub(super) fn of(&self, instance: &InstanceName) -> Option<&TokenRecord> {
         self.records.iter().find(|record| record.instance == *instance)
     }
@@ -96,12 +96,13 @@ impl BadToken {
     }
 }
 
-/// How many tokens a directory has, valid or not, counted up to the bound.
+/// How many files of tokens a directory has, valid or not. Counting stops at the bound.
 pub(super) fn count(directory: &Path) -> Result<usize, FileError> {
     Ok(token_files(directory)?.take(MAX_TOKENS).count())
 }
 
-/// Skips names that begin with a dot: temporary files before their rename, or files of others.
+/// The files in a directory, except those whose name begins with a dot. These are temporary files that will be
+/// renamed, or do not belong to the store.
 fn token_files(
     directory: &Path,
 ) -> Result<impl Iterator<Item = std::io::Result<DirEntry>>, FileError> {
@@ -110,7 +111,7 @@ fn token_files(
     Ok(entries.filter(move |entry| !entry.as_ref().is_ok_and(hidden)))
 }
 
-/// `None` if the file was removed after it was listed.
+/// Reads a token's file; `None` if the file was removed after the directory was listed.
 fn read_record(path: &Path) -> Result<Option<TokenRecord>, String> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or("its name is not UTF-8")?;
     let bytes = match files::read_bounded(path, MAX_FILE) {

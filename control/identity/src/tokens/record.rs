@@ -9,8 +9,7 @@ use crate::files;
 /// Length of a SHA-256 digest, in bytes.
 const DIGEST_LEN: usize = 32;
 
-/// SHA-256 of a token. A plain hash suffices, because a random token cannot be found in a
-/// dictionary.
+/// SHA-256 of a token. No salt or slow hash is needed, because a random token cannot be guessed.
 pub(super) type Digest = [u8; DIGEST_LEN];
 
 /// A granted token.
@@ -21,7 +20,7 @@ pub(super) struct TokenRecord {
     pub(super) identity: Identity,
 }
 
-/// The file's content. Unknown fields are ignored, because later versions may write them.
+/// The content of a token's file. Unknown fields are ignored, because later versions may write them.
 #[derive(Serialize, Deserialize)]
 struct File {
     instance: String,
@@ -43,7 +42,7 @@ impl TokenRecord {
         serde_json::to_vec(&file).expect("three strings are always JSON")
     }
 
-    /// Parses the content of the file with that name; the error describes the mistake.
+    /// Parses the content of the file with this name. The error describes the mistake.
     pub(super) fn from_json(name: &str, bytes: &[u8]) -> Result<Self, String> {
         let file: File = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let instance: InstanceName = file.instance.parse().map_err(text)?;

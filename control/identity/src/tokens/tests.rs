@@ -1,4 +1,4 @@
-//! Tokens with one store, with two stores on one directory, and with invalid files.
+//! Tests tokens with one store, with two stores on one directory, and with invalid files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -105,7 +105,7 @@ fn what_another_process_grants_and_revokes_counts_at_once() {
 fn a_settled_listing_is_replaced_when_the_directory_changes() {
     let temporary = tempfile::tempdir().unwrap();
     let (leno_up, controller) = (open(temporary.path()), open(temporary.path()));
-    // The directory's last change is long ago, as after an hour of service.
+    // Makes the directory's last change an hour old.
     let long_ago = std::time::SystemTime::now() - std::time::Duration::from_hours(1);
     let directory = fs::File::open(temporary.path()).unwrap();
     directory.set_modified(long_ago).unwrap();

@@ -1,4 +1,4 @@
-//! The authorization policies that apply to a workload.
+//! Selects the authorization policies that apply to a workload.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::facts::Facts;
 use crate::rows::authorization::AuthorizationRow;
 use crate::rows::policies::TargetRow;
 
-/// Most bytes of all policies of one workload in their encoded form: half of the largest message to a proxy
-/// ([`leno_wire::MAX_MESSAGE`]), which has other parts, too.
+/// Most bytes of all policies of one workload in their encoded form. It is half of the largest message to a proxy
+/// ([`leno_wire::MAX_MESSAGE`]), because the message has other parts as well.
 const MAX_BYTES: usize = leno_wire::MAX_MESSAGE / 2;
 
 /// Policies by namespace and name, each with its encoded size in bytes.
@@ -26,8 +26,8 @@ type Selected = BTreeMap<(Arc<str>, Arc<str>), (AuthorizationPolicy, usize)>;
 /// The policies that select an instance with these labels, and the default of its namespace. Only
 /// policies of its own namespace, and those for the whole mesh, select it.
 ///
-/// While the mesh is being removed, clients lose their identities, so that policies would deny all
-/// of them: then there are none.
+/// While the mesh is being removed, there are no policies: clients lose their identities, so that policies would
+/// deny all of them.
 pub(crate) fn authorization(
     facts: &Facts,
     name: &InstanceName,
@@ -62,7 +62,8 @@ pub(crate) fn authorization(
             }
         }
     }
-    // Otherwise the authorizer would be asked about the requests that ask it.
+    // Without this exception, the authorizer's own proxy would ask the authorizer about the requests to the
+    // authorizer, without end.
     let is_own = |authorizer: &ExternalAuthorizer| {
         facts.services_of(name).any(|service| *service == authorizer.service)
     };
@@ -79,9 +80,9 @@ pub(crate) fn authorization(
     Arc::new(Authorization { policies, default, paths, trust_domain, unusable })
 }
 
-/// Permits only the waypoint to connect, instead of the clients that Allow policies of the namespace name: the
-/// waypoint itself compares its clients with these policies. The policies of the mesh apply in addition, so that a
-/// pod's label loosens none of them. If the label names no waypoint that enforces policies for the pod, no client is
+/// Replaces the Allow policies of the namespace by a policy that permits only the waypoint to connect. The
+/// waypoint itself applies those Allow policies to its clients. The policies of the mesh also apply, so that a
+/// pod's label cannot bypass them. If the label names no waypoint that enforces policies for the pod, no client is
 /// permitted.
 fn only_through(
     facts: &Facts,
@@ -116,7 +117,7 @@ fn only_through(
     });
 }
 
-/// The rule, restricted to clients with this account. `None` if it permits none of them.
+/// The rule, restricted to clients with this account; `None` if the rule permits none of them.
 fn through(
     rule: &PermissionRule,
     account: &Option<(Arc<str>, Arc<str>)>,
@@ -135,8 +136,8 @@ fn through(
     (!from.is_empty()).then(|| PermissionRule { from, ..rule.clone() })
 }
 
-/// The message if a workload has too many policies to send. None of them is applied then, because a part of them
-/// could permit what the others deny.
+/// The error message for a workload that has more policies than can be sent. In that case none is applied, because
+/// some of them could permit what the others deny.
 pub(super) fn too_many(bytes: impl ExactSizeIterator<Item = usize>) -> Option<Arc<str>> {
     let number = bytes.len();
     let bytes: usize = bytes.sum();
@@ -156,7 +157,8 @@ pub(super) fn too_many(bytes: impl ExactSizeIterator<Item = usize>) -> Option<Ar
     }
 }
 
-/// Adds a policy for these ports, or for all ports if `None`, to the ports for which it was added already.
+/// Adds a policy for these ports, or for all ports if `None`. If the policy was added before, its ports are
+/// extended.
 fn add(selected: &mut Selected, row: &AuthorizationRow, ports: Option<&[u16]>) {
     let policy = &row.policy;
     if ports.is_some_and(<[u16]>::is_empty) {

@@ -1,4 +1,4 @@
-//! The endpoints outside of the mesh behind a port of a service.
+//! Builds what clients need to reach endpoints outside of the mesh behind a port of a service.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use super::{slice_port, target_number};
 use crate::facts::Facts;
 use crate::rows::{ServicePortRow, ServiceRow, TargetPort};
 
-/// `None` if the port has no endpoint known by its DNS name and no policy sets TLS origination.
+/// The external part of a port. `None` if no endpoint of the port is known by its DNS name and no policy sets TLS
+/// origination.
 pub(super) fn external(
     facts: &Facts,
     name: &ServiceName,

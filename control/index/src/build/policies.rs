@@ -1,4 +1,4 @@
-//! The policies of a service and of its routes, and the rate limits of a workload.
+//! Selects the traffic policies of a service and of its routes, and the rate limits of a workload.
 
 use std::sync::Arc;
 
@@ -58,9 +58,9 @@ pub(super) fn traffic(
     found.into_iter().map(Arc::new).collect()
 }
 
-/// Implements `sessionAffinity: ClientIP`: a client keeps its endpoint while the endpoint exists,
-/// as with kube-proxy. An algorithm that a policy names takes precedence; a policy that sets other
-/// fields of balancing does not change the affinity.
+/// Implements `sessionAffinity: ClientIP`: a client keeps its endpoint while the endpoint exists, as with
+/// kube-proxy. If a policy names an algorithm, that takes precedence. A policy that only sets other fields of load
+/// balancing does not change the affinity.
 fn keep_clients(service: &ServiceName, policies: &mut Vec<Traffic>) {
     let by_source = || Some(Algorithm::Maglev(HashOn::Source));
     for balancing in policies.iter_mut().filter_map(|policy| policy.balancing.as_mut()) {
@@ -96,7 +96,7 @@ pub(crate) fn limits(facts: &Facts, name: &InstanceName) -> Arc<[RateLimit]> {
                 for number in ports {
                     for limit in &policy.limits {
                         let limit = RateLimit { port: Some(number), ..limit.clone() };
-                        // Two services that one policy targets can lead to the same port.
+                        // One policy may target two services that lead to the same port.
                         if !found.contains(&limit) {
                             found.push(limit);
                         }
@@ -108,8 +108,8 @@ pub(crate) fn limits(facts: &Facts, name: &InstanceName) -> Arc<[RateLimit]> {
     found.into()
 }
 
-/// The ports on an instance that a service leads to; only those of its port `section` if that is
-/// given.
+/// The ports of an instance to which a service leads. If `section` is given, only those behind the service's port
+/// with that name or number.
 pub(super) fn numbers(
     facts: &Facts,
     (name, instance): (&InstanceName, Option<&InstanceRow>),

@@ -1,4 +1,4 @@
-//! The routes of a service, as its clients receive them.
+//! Selects the routes of a service that its clients receive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use crate::rows::routes::RouteRow;
 /// Routes of a service, ordered by name.
 pub(super) type Routes = Arc<[Arc<Route>]>;
 
-/// Producer routes, which live in the service's namespace and apply to every client, and consumer
-/// routes by namespace. A namespace that has consumer routes uses only those (GEP-1294).
+/// The routes of a service: producer routes, which are in the service's namespace and apply to every client, and
+/// consumer routes, by the namespace of the client. A namespace that has consumer routes uses only those
+/// (GEP-1294).
 pub(super) fn routes(
     facts: &Facts,
     name: &ServiceName,
@@ -31,8 +32,7 @@ pub(super) fn routes(
     (producers, consumers)
 }
 
-/// A route as it applies to a service; `None` if the service has none of the ports that it attaches
-/// to.
+/// A route as it applies to a service; `None` if the service does not have the ports to which the route attaches.
 fn attached(
     facts: &Facts,
     name: &ServiceName,
@@ -73,7 +73,7 @@ fn attached(
     Some(route)
 }
 
-/// Applies `resolve` to the targets of mirrors.
+/// Applies `resolve` to the target of every mirror.
 pub(super) fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut RouteTarget)) {
     for filter in filters {
         if let Filter::Mirror(mirror) = filter {
@@ -82,9 +82,9 @@ pub(super) fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut Rout
     }
 }
 
-/// Checks that a reference is permitted and that the service and port exist. A reference may stay
-/// in the route's namespace or in that of the parent service, which clients call anyway; any other
-/// namespace has to grant it.
+/// Checks that a reference is permitted and that the service and port exist. A route may refer to services in its
+/// own namespace and in that of its parent service, which clients call anyway. Any other namespace has to grant
+/// the reference.
 pub(crate) fn resolved(
     facts: &Facts,
     parent: &ServiceName,

@@ -1,4 +1,4 @@
-//! A service behind a waypoint: what its clients receive, and what the waypoint enforces for the service.
+//! Builds a service behind a waypoint: what its clients receive, and which policies the waypoint enforces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ use crate::rows::policies::TargetRow;
 use crate::rows::routes::RouteRow;
 use crate::rows::{EndpointRow, ServicePortRow, ServiceRow, TargetPort as Number};
 
-/// Changes a service that uses a waypoint. Its clients receive the endpoints of the waypoint, and neither routes
-/// nor policies of clients, because the waypoint applies them. If the waypoint does not exist, clients receive no
+/// Changes a service that uses a waypoint. Its clients receive the endpoints of the waypoint, but no routes and
+/// client policies, because the waypoint applies these. If the waypoint does not exist, clients receive no
 /// endpoint.
 pub(super) fn behind(
     facts: &Facts,
@@ -32,7 +32,8 @@ pub(super) fn behind(
 ) -> BuiltService {
     let mut consumers = BTreeMap::new();
     let endpoints = endpoints(facts, said, &direct);
-    // A waypoint among the servers would connect to itself, and give its clients access to services of others.
+    // A waypoint among the service's own endpoints is dropped. It would connect to itself, and give its clients
+    // access to services of other namespaces.
     let is_server = |one: &&Endpoint| {
         one.workload.as_ref().is_none_or(|name| facts.waypoint_of(name).is_none())
     };
@@ -42,7 +43,7 @@ pub(super) fn behind(
             port.endpoints = port.endpoints.iter().filter(is_server).cloned().collect();
         }
     }
-    // Without permission, another namespace could make the waypoint connect to any address.
+    // Without this permission, another namespace could make the waypoint connect to any address.
     if let WaypointUse::Through(waypoint) = said
         && facts.is_open(waypoint, &direct.name.namespace)
     {
@@ -58,7 +59,7 @@ pub(super) fn behind(
     BuiltService { service, consumers }
 }
 
-/// The endpoints of the waypoint, ordered by name. If none is ready, those that are terminating and still serve.
+/// The endpoints of the waypoint, ordered by name. If none is ready, those that are terminating but still serve.
 fn endpoints(facts: &Facts, said: &WaypointUse, service: &Service) -> Arc<[Endpoint]> {
     let WaypointUse::Through(waypoint) = said else { return [].into() };
     let all = || facts.waypoint_endpoints(waypoint, &service.name.namespace);
@@ -79,7 +80,7 @@ fn endpoints(facts: &Facts, said: &WaypointUse, service: &Service) -> Arc<[Endpo
         (BTreeSet<_>, &Identity, &Topology),
     )| Endpoint {
         workload: Some(name.clone()),
-        // IPv4 addresses sort first.
+        // IPv4 addresses come first in this order.
         addresses: addresses.into_iter().collect(),
         port: ports::HBONE,
         identity: Some(identity.clone()),
@@ -89,8 +90,8 @@ fn endpoints(facts: &Facts, said: &WaypointUse, service: &Service) -> Arc<[Endpo
     found.into_iter().map(endpoint).collect()
 }
 
-/// What the waypoint enforces for a service. `None` if the policies cannot be applied; the waypoint then refuses
-/// all clients of the service.
+/// The policy that the waypoint enforces for a service. `None` if the policies cannot be applied; the waypoint
+/// then rejects all clients of the service.
 fn policy(facts: &Facts, (service, row): (&Service, &ServiceRow)) -> Option<ServerPolicy> {
     let authorization = authorization(facts, &service.name, row);
     if let Some(reason) = &authorization.unusable {
@@ -128,8 +129,8 @@ fn limits(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Arc<[RateLimit
     found.into()
 }
 
-/// The policies that apply to a service: those of the mesh, those of the service, and those of any workload behind
-/// it.
+/// The authorization policies that apply to a service: those of the mesh, of the service, and of all workloads
+/// behind it.
 fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authorization {
     let all = facts.authorizations();
     let instances: BTreeSet<&InstanceName> = facts
@@ -174,7 +175,8 @@ fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authori
             add(policy, Some(ports));
         }
     }
-    // Otherwise the authorizer would be asked about the requests that ask it.
+    // Without this exception, the waypoint would ask the authorizer about the requests to the authorizer, without
+    // end.
     let is_own = |policy: &AuthorizationPolicy| {
         policy.external.as_deref().is_some_and(|authorizer| authorizer.service == *name)
     };
@@ -184,7 +186,7 @@ fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authori
     Authorization {
         policies: selected.into_values().map(|(policy, _)| policy).collect(),
         default: facts.default_authorization(&name.namespace),
-        // If the workloads do not all read paths in the same way, ambiguous paths are refused.
+        // If the workloads interpret paths in different ways, ambiguous paths are rejected.
         paths: match readings.split_first() {
             Some((first, rest)) if rest.iter().all(|one| one == first) => *first,
             Some(_) => PathReading::default(),
@@ -210,11 +212,11 @@ fn own_ports(targets: &[TargetRow], (name, row): (&ServiceName, &ServiceRow)) ->
     row.ports.iter().filter(is_named).map(|port| port.number).collect()
 }
 
-/// The ports of a service and those of the workloads behind it.
+/// How the ports of a service relate to the ports of the workloads behind it.
 struct TargetPorts {
-    /// For each port of the workloads, the ports of the service that lead to it.
+    /// The ports of the service that lead to each port of the workloads.
     known: BTreeMap<u16, BTreeSet<u16>>,
-    /// The ports of the service that lead to no known port.
+    /// The ports of the service for which it is not known where they lead.
     unknown: BTreeSet<u16>,
 }
 
@@ -248,8 +250,8 @@ impl TargetPorts {
     }
 
     /// The rule of a workload's policy, with the ports of the service instead of the workload's. `None` if no port
-    /// of the service leads to a port in the rule. A rule that does not permit also covers ports of the service that
-    /// may lead to any port.
+    /// of the service leads to a port in the rule. A rule that denies also covers ports of the service for which
+    /// it is not known where they lead.
     fn of_service(&self, rule: &PermissionRule, action: Action) -> Option<PermissionRule> {
         let mut rule = rule.clone();
         if rule.to.is_empty() {
@@ -269,8 +271,8 @@ impl TargetPorts {
     }
 }
 
-/// The routes as the waypoint applies them. If a request would reach a target without the policies of the target's
-/// own service, the target leads nowhere.
+/// The routes as the waypoint applies them. A target becomes invalid if requests would reach it without the
+/// policies of the target's own service.
 fn enforced(
     facts: &Facts,
     service: &Service,
@@ -312,7 +314,7 @@ fn enforced(
     service.routes.iter().map(check).collect()
 }
 
-/// Whether a rule of a policy names ports. Such a rule covers different requests for each service.
+/// Whether a rule of a policy names ports. The ports of the same rule mean other requests for each service.
 fn names_ports(facts: &Facts, policy: &AuthorizationPolicy) -> bool {
     let PolicySource { namespace, name, .. } = &policy.source;
     let (namespace, name) = (namespace.to_string(), name.to_string());
@@ -323,7 +325,7 @@ fn names_ports(facts: &Facts, policy: &AuthorizationPolicy) -> bool {
     row.is_none() || requests.any(|request| !request.ports.is_empty())
 }
 
-/// Whether all policies and limits of a service apply in the same way to the port `to` as to each port in `from`.
+/// Whether all policies and limits of a service apply to the port `to` in the same way as to each port in `from`.
 fn is_alike(facts: &Facts, policy: &ServerPolicy, (from, to): (&[u16], u16)) -> bool {
     let has = |ports: Option<&Arc<[u16]>>, port: u16| ports.is_none_or(|all| all.contains(&port));
     let is_of_both = |one: &AuthorizationPolicy| {
@@ -348,7 +350,8 @@ fn has_policies_of(facts: &Facts, policy: &ServerPolicy, to: &ServiceName) -> bo
         known.policies.iter().any(|one| same(&one) && one.rules == of.rules)
             && !names_ports(facts, of)
     };
-    // One more Allow policy permits more requests, unless all clients are permitted there.
+    // An additional Allow policy permits more requests, unless the service has none, because then all clients are
+    // permitted.
     let permit =
         |all: &Authorization| all.policies.iter().filter(|one| one.action == Action::Allow).count();
     let adds_none = match permit(&own) {
@@ -363,8 +366,8 @@ fn has_policies_of(facts: &Facts, policy: &ServerPolicy, to: &ServiceName) -> bo
         && known.paths == own.paths
 }
 
-/// Whether a route of a service with a waypoint leads to a service with another waypoint. No request passes more
-/// than two waypoints, so that none loops between them.
+/// Whether a route of a service with a waypoint leads to a service with another waypoint. A request passes at most
+/// two waypoints, so that none loops between them.
 fn leads_on(facts: &Facts, service: &ServiceName, waypoint: &ServiceName) -> bool {
     let is_other = |to: &ServiceName| matches!(facts.waypoint_use(to), Some(WaypointUse::Through(other)) if other != waypoint);
     facts.routes().of(service).flat_map(RouteRow::targets).any(is_other)

@@ -1,10 +1,10 @@
-//! Which object holds each IP address, and which endpoints are accepted.
+//! Determines which object owns each IP address, and which endpoints are accepted.
 //!
-//! Of several objects that claim an address, the first in this order holds it: a service, because
-//! the API server allocates its addresses; a pod, because the kubelet reports its addresses; a
-//! `Workload`, the oldest first. A slice may send clients to addresses that its own namespace
-//! holds, or to addresses outside of the cluster. Any other address is refused: otherwise a tenant
-//! could reach, through the proxies of its clients, what it cannot reach itself (CVE-2021-25740).
+//! If several objects claim an address, the first in this order owns it: a service, because the API server
+//! allocates its addresses; a pod, because the kubelet reports its addresses; then the oldest `Workload`. A slice
+//! may send clients to addresses that its own namespace owns, and to addresses outside of the cluster. Any other
+//! address is refused. Otherwise a tenant could use the proxies of its clients to reach what it cannot reach
+//! itself (CVE-2021-25740).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -39,13 +39,13 @@ pub struct RefusedEndpoint {
 /// Why an endpoint of a slice is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum EndpointRefusal {
-    /// Its `targetRef` is in another namespace.
+    /// Its `targetRef` names an object of another namespace.
     #[error("its targetRef is in another namespace than its EndpointSlice")]
     ForeignTarget,
-    /// Its `targetRef` has other addresses.
+    /// The object in its `targetRef` has other addresses.
     #[error("it is not an address of the pod or Workload that its targetRef names")]
     NotOfTarget,
-    /// Its `targetRef` names an object that does not exist, or has not been read yet.
+    /// The object in its `targetRef` does not exist, or was not read yet.
     #[error("its targetRef names a pod or Workload that does not exist (yet)")]
     UnknownTarget,
     /// A pod or a `Workload` of another namespace has the address.
@@ -71,16 +71,15 @@ pub struct RefusedEndpoints {
     pub first: Vec<RefusedEndpoint>,
 }
 
-/// The claims on each address, and the endpoints that depend on them. Empty if one operator writes
-/// all objects.
+/// The claims on each address, and the endpoints that depend on them. Always empty if one operator writes all
+/// objects.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
-    /// Sorted: the first claim wins.
+    /// The claims in their order of precedence. The first one decides.
     claims: BTreeMap<IpAddr, Vec<EndpointClaim>>,
     /// How many pods run on the node of each address.
     nodes: BTreeMap<IpAddr, usize>,
-    /// For each address, the services whose endpoints there name no instance, with the number of
-    /// such endpoints.
+    /// The services that have endpoints without an instance at each address, with the number of such endpoints.
     bare: BTreeMap<IpAddr, BTreeMap<ServiceName, usize>>,
     /// The refused endpoints of each service.
     refused: BTreeMap<ServiceName, RefusedEndpoints>,
@@ -108,8 +107,8 @@ impl EndpointRefusal {
         }
     }
 
-    /// Whether the refusal may resolve itself. Slices and pods are watched separately, so a pod may
-    /// be read after the endpoint that names it.
+    /// Whether the endpoint may be accepted soon without a change. Slices and pods are watched separately, so a
+    /// pod may be read after the endpoint that names it.
     #[must_use]
     pub const fn may_pass(self) -> bool {
         matches!(self, Self::UnknownTarget)
@@ -137,8 +136,8 @@ impl Addresses {
         }
     }
 
-    /// Counts a pod on the node with this address; returns whether the address became a node's or
-    /// ceased to be one.
+    /// Counts a pod on the node with this address. Returns whether the address became a node's address or ceased
+    /// to be one.
     fn count_node(&mut self, ip: IpAddr, add: bool) -> bool {
         if add {
             let pods = self.nodes.entry(ip).or_default();
@@ -154,7 +153,7 @@ impl Addresses {
         last
     }
 
-    /// Touches every instance and service whose answer at this address may change.
+    /// Marks every instance and service whose answer at this address may change.
     fn touch(&self, ip: IpAddr, touched: &mut AffectedNames) {
         for claim in self.claims.get(&ip).into_iter().flatten() {
             if let EndpointClaim::Instance(_, name) = claim {
@@ -166,7 +165,7 @@ impl Addresses {
 }
 
 impl Facts {
-    /// Whether tenants write the objects, so that their claims are checked.
+    /// Whether claims are checked, because tenants write the objects.
     pub(super) fn checks_claims(&self) -> bool {
         self.settings.writers == ObjectWriters::Tenants
     }
@@ -205,7 +204,7 @@ impl Facts {
         }
     }
 
-    /// Whether an address belongs to an instance: no other object has a better claim to it.
+    /// Whether an address belongs to an instance, because no other object has a claim that takes precedence.
     pub(crate) fn holds(&self, name: &InstanceName, row: &InstanceRow, ip: IpAddr) -> bool {
         if !self.checks_claims() {
             return true;
@@ -222,7 +221,7 @@ impl Facts {
         &self.addresses.refused
     }
 
-    /// Recomputes the refused endpoints of a service.
+    /// Computes the refused endpoints of a service again.
     pub(crate) fn note_refused(&mut self, name: &ServiceName) {
         if !self.checks_claims() {
             return;
@@ -277,8 +276,8 @@ impl Facts {
         }
     }
 
-    /// Counts the endpoints of a slice that name no instance. Whether they are accepted depends on
-    /// who holds their address.
+    /// Counts the endpoints of a slice that name no instance. Whether they are accepted depends on the owner of
+    /// their address.
     pub(super) fn note_bare(&mut self, service: &ServiceName, row: &SliceRow, add: bool) {
         if !self.checks_claims() {
             return;
@@ -313,8 +312,8 @@ impl Facts {
     }
 }
 
-/// Whether an address is the client's own machine, a service only for machines such as a metadata server, or an
-/// IPv6 address that leads to such an IPv4 address.
+/// Whether no endpoint may have this address: it is the client's own machine, or a service for machines only, such
+/// as a metadata server, or an IPv6 address that leads to such an IPv4 address.
 #[must_use]
 pub fn is_reserved(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
@@ -338,7 +337,7 @@ pub fn is_reserved(ip: IpAddr) -> bool {
     of_family || METADATA.contains(&ip)
 }
 
-/// The IPv4 address to which an IPv6 address leads because of its format.
+/// The IPv4 address to which an IPv6 address leads because of its format; `None` if it has no such format.
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let [first, second, third, .., last, end] = ip.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
@@ -356,7 +355,7 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
 mod tests {
     use super::*;
 
-    /// CVE-2026-41413: Istio fetched keys from any address that a tenant's document named.
+    /// Regression test for a fault of Istio's, which fetched keys from any address that a tenant's document named.
     #[test]
     fn cve_2026_41413_addresses_of_the_machine_and_of_its_cloud_are_reserved() {
         for text in [

@@ -1,4 +1,4 @@
-//! Authorization policies among the facts, indexed by what each is attached to.
+//! The rows of authorization policies, indexed by the objects to which they are attached.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use super::{AffectedNames, Facts};
 use crate::rows::authorization::{AuthorizationRow, authorization};
 use crate::rows::policies::TargetRow;
 
-/// Where policies for the whole mesh are, if the control plane has no namespace of its own. It is
-/// the one that it is installed into by default, so that documents mean the same everywhere.
+/// The namespace for policies of the whole mesh if the control plane has no namespace. It is the default namespace
+/// of an installation, so that documents have the same meaning everywhere.
 const MESH_NAMESPACE: &str = "leno-system";
 
 /// The rows of authorization policies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Authorizations {
     attached: AttachedPolicies<AuthorizationRow>,
-    /// Those that select workloads of their namespace by labels, by namespace.
+    /// The policies that select workloads of their namespace by labels, by namespace.
     selecting: BTreeMap<String, BTreeSet<ObjectKey>>,
-    /// Those for the whole mesh, in any namespace.
+    /// The policies for the whole mesh, in any namespace.
     of_mesh: BTreeSet<ObjectKey>,
 }
 
@@ -76,7 +76,7 @@ impl Facts {
         own.filter_map(|key| all.attached.get(key))
     }
 
-    /// Whether policies of a namespace may be for the whole mesh.
+    /// Whether policies of this namespace may apply to the whole mesh.
     pub(crate) fn is_of_mesh(&self, namespace: &str) -> bool {
         self.system_namespace() == namespace
     }
@@ -86,7 +86,7 @@ impl Facts {
         self.settings.namespace.as_deref().unwrap_or(MESH_NAMESPACE)
     }
 
-    /// Inserts a policy, which the mesh always uses.
+    /// Inserts a policy. Returns true, because the mesh uses every policy.
     pub(super) fn put_authorization(
         &mut self,
         key: &ObjectKey,
@@ -105,7 +105,7 @@ impl Facts {
         }
     }
 
-    /// A policy has changed: touches the workloads that it may apply to.
+    /// Marks the workloads to which a changed policy may apply.
     fn touch_authorized(
         &self,
         key: &ObjectKey,
@@ -121,7 +121,7 @@ impl Facts {
             self.touch_waypointed(Some(&key.namespace), touched);
         }
         self.touch_limited(&row.targets, touched);
-        // The waypoint of a service enforces what is attached to the workloads behind it.
+        // A service's waypoint enforces the policies that are attached to the workloads behind the service.
         if row.targets.iter().any(|target| matches!(target, TargetRow::Object(..))) {
             self.touch_waypointed(Some(&key.namespace), touched);
         }

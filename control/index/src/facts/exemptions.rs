@@ -1,4 +1,4 @@
-//! Which pods may have a less strict setting than their namespace.
+//! Determines which pods may have a less strict setting than their namespace.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ impl Exemptions {
         of_namespace.insert(key.clone(), exemption.clone());
     }
 
-    /// Returns whether it existed.
+    /// Removes an exemption. Returns whether it existed.
     pub(super) fn remove(&mut self, key: &ObjectKey) -> bool {
         let Some(of_namespace) = self.0.get_mut(&key.namespace) else { return false };
         let was_there = of_namespace.remove(key).is_some();

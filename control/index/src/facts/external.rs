@@ -1,4 +1,4 @@
-//! Certificate authorities for TLS origination among the facts, and which policy applies to a port.
+//! The certificate authorities for TLS origination, and which policy applies to a port.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::rows::policies::TargetRow;
 pub(super) type Authorities = BTreeMap<ObjectKey, Result<Vec<Vec<u8>>, &'static str>>;
 
 impl Facts {
-    /// Inserts the authorities of a `ConfigMap`, or why it has none: a policy may refer to it later.
+    /// Inserts the authorities of a `ConfigMap`, or why it has none. Every `ConfigMap` is kept, because a later
+    /// policy may refer to it.
     pub(super) fn put_authorities(
         &mut self,
         key: &ObjectKey,
@@ -41,9 +42,8 @@ impl Facts {
         }
     }
 
-    /// How clients originate TLS to a port of a service: by the policy of the port, else by that of
-    /// the service. Of two policies for the same target, the older one wins, then the first by
-    /// name.
+    /// How clients originate TLS to a port of a service: according to the policy of the port, or else of the
+    /// service. Of two policies for the same target, the older one takes precedence, then the first by name.
     pub(crate) fn origination(
         &self,
         service: &ServiceName,

@@ -1,4 +1,4 @@
-//! Policies among the facts, indexed by what each is attached to.
+//! The rows of policies, indexed by the objects to which they are attached.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,18 @@ use leno_types::ServiceName;
 use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 
-/// The rows of one kind of policy, and an index from targets to them.
+/// The rows of one kind of policy, and an index that finds them by their targets.
 #[derive(Clone, Debug)]
 pub(crate) struct AttachedPolicies<R> {
     rows: BTreeMap<ObjectKey, R>,
     services: BTreeMap<ServiceName, BTreeSet<ObjectKey>>,
-    /// By the route or workload that they are attached to.
+    /// The policies that are attached to each route or workload.
     objects: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
 /// A row of a policy.
 pub(crate) trait PolicyRow {
-    /// The targets that it is attached to.
+    /// The targets to which the policy is attached.
     fn targets(&self) -> &[TargetRow];
 }
 

@@ -1,4 +1,4 @@
-//! Routes and grants among the facts, indexed by the services that they attach and refer to.
+//! The rows of routes and grants, indexed by the services to which they attach and refer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use leno_types::routes::RouteKind;
 use super::AffectedNames;
 use crate::rows::routes::{GrantRow, RouteRow};
 
-/// The rows of routes, and an index from services to them.
+/// The rows of routes and grants, and indexes that find routes by services.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RouteFacts {
     routes: BTreeMap<ObjectKey, RouteRow>,
@@ -17,7 +17,7 @@ pub(crate) struct RouteFacts {
     attached: BTreeMap<ServiceName, BTreeSet<ObjectKey>>,
     /// The routes that send requests to each service.
     referring: BTreeMap<ServiceName, BTreeSet<ObjectKey>>,
-    /// By the namespace that they give access to.
+    /// The grants, by the namespace to whose services they permit references.
     grants: BTreeMap<String, BTreeMap<ObjectKey, GrantRow>>,
 }
 
@@ -68,7 +68,7 @@ impl RouteFacts {
         }
     }
 
-    /// A service was created, changed or deleted: references to it may have become valid or
+    /// Marks what a created, changed or deleted service affects, because references to it may have become valid or
     /// invalid.
     pub(super) fn touch_referring(&self, service: &ServiceName, touched: &mut AffectedNames) {
         let keys = self.referring.get(service).into_iter().flatten();
@@ -98,7 +98,7 @@ impl RouteFacts {
         self.touch_namespace(&key.namespace, touched);
     }
 
-    /// References into a namespace may have become valid or invalid.
+    /// Marks all services of a namespace, because references to them may have become valid or invalid.
     fn touch_namespace(&self, namespace: &str, touched: &mut AffectedNames) {
         let first = ServiceName { namespace: namespace.into(), name: "".into() };
         let services = self.referring.range(first..).map(|(name, _)| name);

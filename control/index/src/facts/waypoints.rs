@@ -1,4 +1,4 @@
-//! Which services clients reach through a waypoint, and which instances are waypoints.
+//! Determines which services clients reach through a waypoint, and which instances are waypoints.
 //!
 //! A waypoint `ns/name` is the Service of that name, with the instances behind it that have the label
 //! [`leno_resources::WAYPOINT_LABEL`] and run as the service account of the same name.
@@ -11,7 +11,7 @@ use leno_types::{InstanceName, Removal, ServiceName};
 use super::{AffectedNames, Facts};
 use crate::rows::{EndpointRow, InstanceRow};
 
-/// The waypoints that services and namespaces name, each with the number of objects that name it.
+/// The waypoints that services and namespaces use, each with the number of objects that name it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamedWaypoints(BTreeMap<ServiceName, usize>);
 
@@ -30,8 +30,8 @@ impl NamedWaypoints {
 }
 
 impl Facts {
-    /// The waypoint that a service sets, or else its namespace. A service without an address of its own uses none,
-    /// because clients connect to the addresses of its workloads. A waypoint's own service uses none either.
+    /// The waypoint that a service sets, or else its namespace. A service without an address of its own has none,
+    /// because clients connect to the addresses of its workloads. A waypoint's own service has none either.
     pub(crate) fn waypoint_use(&self, name: &ServiceName) -> Option<&WaypointUse> {
         let row = self.services.get(name)?;
         let of_namespace = || self.namespaces.get(&*name.namespace)?.waypoint.as_deref();
@@ -43,8 +43,8 @@ impl Facts {
         (!is_direct).then_some(said)
     }
 
-    /// Whether a service is that of a waypoint, so that clients of the waypoint itself connect to it. All of its
-    /// endpoints must be instances of that waypoint: one pod with a waypoint's labels is not enough.
+    /// Whether a service is a waypoint's own service, to which clients of the waypoint connect. All of its
+    /// endpoints must be instances of that waypoint; one pod with a waypoint's labels is not enough.
     fn leads_to_waypoint(&self, name: &ServiceName) -> bool {
         let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
         let mut accepted =
@@ -56,8 +56,8 @@ impl Facts {
         accepted.peek().is_some() && accepted.all(is_own)
     }
 
-    /// Whether services of a namespace may use a waypoint. A waypoint in another namespace permits it by a label of
-    /// its instances.
+    /// Whether services of `namespace` may use a waypoint. A waypoint of another namespace permits that by a label
+    /// on its instances.
     pub(crate) fn is_open(&self, waypoint: &ServiceName, namespace: &str) -> bool {
         *waypoint.namespace == *namespace
             || self.waypoint_endpoints(waypoint, namespace).next().is_some()
@@ -110,8 +110,9 @@ impl Facts {
         Some((name, self.instance(name)?))
     }
 
-    /// The services that depend on any of these: services with one of them as their waypoint, and services with a
-    /// route to a service behind a waypoint. The policies of that service decide whether the route may lead there.
+    /// The services that depend on any of the services `of`, because one of these is their waypoint, or because
+    /// they have a route to one of these that is behind a waypoint. Its policies decide whether the route may lead
+    /// there.
     pub(crate) fn waypoint_dependents(&self, of: &BTreeSet<ServiceName>) -> BTreeSet<ServiceName> {
         let mut touched = AffectedNames::default();
         if self.named_waypoints.0.is_empty() {
@@ -134,7 +135,7 @@ impl Facts {
         self.named_waypoints.0.contains_key(name)
     }
 
-    /// Touches the services whose waypoint enforces their policies: those of a namespace, or all if `None`.
+    /// Marks the services of a namespace, or of all if `None`, whose waypoint enforces their policies.
     pub(super) fn touch_waypointed(&self, namespace: Option<&str>, touched: &mut AffectedNames) {
         if self.named_waypoints.0.is_empty() {
             return;
@@ -144,7 +145,7 @@ impl Facts {
         touched.services.extend(through.filter(|name| self.waypoint_use(name).is_some()).cloned());
     }
 
-    /// The instances behind a service to which only their waypoint may connect.
+    /// The instances behind a service that permit only their waypoint to connect.
     pub(crate) fn behind_waypoint(
         &self,
         service: &ServiceName,

@@ -1,4 +1,4 @@
-//! Authorization policies as rows.
+//! Converts authorization policies to rows.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,20 @@ use super::policies::{TargetRow, row};
 /// An authorization policy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AuthorizationRow {
-    /// The workloads and services that it is attached to.
+    /// The workloads and services to which it is attached.
     pub(crate) targets: Vec<TargetRow>,
-    /// The labels of the workloads in its namespace to which it applies; empty means all of them.
+    /// The labels of the workloads in its namespace to which it applies; an empty map stands for all workloads.
     pub(crate) selector: Option<BTreeMap<String, String>>,
     /// Whether it applies to every workload of the mesh.
     pub(crate) of_mesh: bool,
-    /// Its content, for all ports.
+    /// The policy as proxies receive it, for all ports.
     pub(crate) policy: meaning::AuthorizationPolicy,
-    /// About how many bytes it takes in a message to a proxy.
+    /// Approximately how many bytes it takes in a message to a proxy.
     pub(crate) bytes: usize,
 }
 
 impl AuthorizationRow {
-    /// Whether it applies to a workload of its namespace because of these labels, whatever the workload's name and
-    /// services.
+    /// Whether its selector selects a workload with these labels in its namespace.
     pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         self.selector.as_ref().is_some_and(|selector| selector.iter().all(has))
@@ -52,7 +51,7 @@ pub(crate) fn authorization(
     }
 }
 
-/// The bytes of a policy in its encoded form, with the message around it.
+/// The size of a policy in its encoded form, including its part of the message.
 fn bytes(policy: &meaning::AuthorizationPolicy) -> usize {
     let policies = [policy.clone()].into();
     let authorization = meaning::Authorization { policies, ..meaning::Authorization::default() };

@@ -1,4 +1,4 @@
-//! Rows of what is outside of the mesh: DNS names, and TLS origination.
+//! Converts objects about destinations outside of the mesh to rows: DNS names, and TLS origination.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use rustls_pki_types::pem::PemObject;
 
 use super::policies::{TargetRow, row};
 
-/// A policy of how clients originate TLS to services.
+/// A policy that sets how clients originate TLS to services.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BackendTlsRow {
-    /// Its creation in seconds of Unix time, and its name. Of two policies for one service the
-    /// older one wins (GEP-713), then the first by name.
+    /// The creation time of the policy in seconds since 1970, and its name. Of two policies for one service, the
+    /// older one takes precedence (GEP-713); of two equally old ones, the first by name.
     pub(crate) precedence: (i64, String),
     pub(crate) namespace: String,
     pub(crate) targets: Vec<TargetRow>,
     pub(crate) hostname: Arc<str>,
     pub(crate) names: Arc<[SubjectName]>,
-    /// The `ConfigMap`s with its certificate authorities; empty means the machine's authorities.
+    /// The `ConfigMap`s with its certificate authorities; if there are none, the machine's authorities are used.
     pub(crate) authorities: Vec<String>,
 }
 
-/// Normalizes a host name: no trailing dot, lower case.
+/// Normalises a host name: lower case, and no trailing dot.
 pub(crate) fn host(text: &str) -> Arc<str> {
     text.trim_end_matches('.').to_ascii_lowercase().into()
 }
@@ -63,7 +63,7 @@ pub(crate) fn backend_tls(policy: &BackendTlsPolicy) -> Option<BackendTlsRow> {
     })
 }
 
-/// The certificates in a `ConfigMap`, in DER.
+/// The certificates in a `ConfigMap`, in DER, or why it has none.
 pub(crate) fn authorities(object: &ConfigMap) -> Result<Vec<Vec<u8>>, &'static str> {
     let pem = object.data.as_ref().and_then(|texts| texts.get(AUTHORITIES_KEY));
     let pem = pem.ok_or("it has no ca.crt")?;

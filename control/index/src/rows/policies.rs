@@ -1,4 +1,4 @@
-//! Traffic policies and rate limits as rows.
+//! Converts traffic policies and rate limits to rows.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use leno_resources::{Kind, ObjectKey, PolicyTarget, RateLimitPolicy, TrafficPoli
 use leno_types::ServiceName;
 use leno_types::traffic::{PolicyScope, RateLimit, Traffic};
 
-/// A policy of how clients treat services, or the requests of routes.
+/// A policy that sets how clients treat services, or the requests of routes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TrafficRow {
     pub(crate) targets: Vec<TargetRow>,
-    /// The policy's settings; the target is filled in per target.
+    /// The policy's settings. Its target is set when the policy is built for each target.
     pub(crate) traffic: Traffic,
 }
 
@@ -18,16 +18,16 @@ pub(crate) struct TrafficRow {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RateLimitRow {
     pub(crate) targets: Vec<TargetRow>,
-    /// The policy's limits; the port is filled in per target.
+    /// The policy's limits. The port is set when the policy is built for each target.
     pub(crate) limits: Vec<RateLimit>,
 }
 
-/// The target of a policy. It need not exist.
+/// The target of a policy, which need not exist.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TargetRow {
-    /// A service, or its port with this name or number.
+    /// A service or, if a name or number is given, that port of the service.
     Service(ServiceName, Option<String>),
-    /// A route, or its rule with this name; or a workload.
+    /// A route or a workload or, if a name is given, that rule of the route.
     Object(ObjectKey, Option<Arc<str>>),
 }
 
@@ -43,7 +43,8 @@ pub(crate) fn rate_limits(policy: &RateLimitPolicy) -> RateLimitRow {
     RateLimitRow { targets: targets.collect(), limits: policy.limits(None) }
 }
 
-/// `None` for a kind that policies cannot attach to; the reader of documents rejects these.
+/// Converts a target; `None` for a kind to which policies cannot attach. The reader of documents already rejects
+/// such a target.
 pub(crate) fn row(target: &PolicyTarget, namespace: &str) -> Option<TargetRow> {
     let kind = match target.kind.as_str() {
         "Service" => {

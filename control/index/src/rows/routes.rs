@@ -1,4 +1,4 @@
-//! Routes and grants as rows.
+//! Converts routes and grants to rows.
 
 use std::sync::Arc;
 
@@ -29,12 +29,12 @@ const SESSION_NAME: &str = "leno-session";
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RouteRow {
     pub(crate) parents: Vec<ParentRow>,
-    /// The route, for no particular service yet. Its targets are the references as written; whether
-    /// they exist is not checked.
+    /// The route, before it is built for one of its services. Its targets are the references as written, which may
+    /// not exist.
     pub(crate) route: Route,
 }
 
-/// A service, or ports of one, that a route attaches to.
+/// A service to which a route attaches, or ports of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ParentRow {
     pub(crate) service: ServiceName,
@@ -43,12 +43,12 @@ pub(crate) struct ParentRow {
     pub(crate) section: Option<String>,
 }
 
-/// The references that a namespace permits to routes of others.
+/// Which references a namespace permits to routes of other namespaces.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GrantRow {
-    /// The kinds of routes, and their namespaces.
+    /// The kinds of routes that are permitted, and their namespaces.
     from: Vec<(RouteKind, String)>,
-    /// The services; `None` means all of them.
+    /// The services to which they may refer; `None` stands for all services.
     to: Vec<Option<String>>,
 }
 
@@ -61,7 +61,7 @@ impl GrantRow {
 }
 
 impl RouteRow {
-    /// The services that it refers to, one item per reference.
+    /// The services to which the route refers, one item for each reference.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &ServiceName> {
         let targets = self.route.rules.iter().flat_map(targets_of);
         targets.filter_map(|target| match target {
@@ -154,8 +154,8 @@ fn stream_rules(rules: &[StreamRule], namespace: &str) -> Vec<RouteRule> {
     rules.iter().map(rule).collect()
 }
 
-/// The row of a grant, and the namespace that it gives access to; `None` if it does not concern
-/// services.
+/// Converts a grant. Also returns the namespace to which it permits references. `None` if the grant does not
+/// concern services.
 pub(crate) fn grant(object: &ReferenceGrant) -> Option<(String, GrantRow)> {
     let from = object.spec.from.iter().filter(|from| from.group == GATEWAY_GROUP);
     let from = from.filter_map(|from| match from.kind.as_str() {
@@ -304,7 +304,7 @@ fn filters(filters: Option<&[RouteFilter]>, namespace: &str) -> Vec<Filter> {
     filters.unwrap_or_default().iter().flat_map(|filter| self::filter(filter, namespace)).collect()
 }
 
-/// The filter that is set; validation has checked it against the declared type.
+/// Converts a filter. Validation has checked that the field that is set matches the declared type.
 fn filter(filter: &RouteFilter, namespace: &str) -> Vec<Filter> {
     let of = [
         filter.request_header_modifier.as_ref().map(header_changes).map(Filter::RequestHeaders),

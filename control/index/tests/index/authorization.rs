@@ -1,4 +1,4 @@
-//! Which authorization policies a workload's proxy receives, and when.
+//! Tests which authorization policies a workload's proxy receives, and when.
 
 use leno_index::{Index, MeshSettings, ObjectChange};
 use leno_resources::Object;
@@ -58,7 +58,7 @@ fn a_policy_selects_by_name_service_labels_and_namespace() {
         named("d-namespace", None),
     ];
     assert_eq!(told(&index, "shop/web-0"), expected);
-    // A policy that selects nothing changes nothing, and neither does one of another namespace.
+    // Neither a policy that selects no workload nor one of another namespace changes anything.
     for other in [
         policy("shop", "e", "selector: {matchLabels: {app: cart}}"),
         policy("bank", "f", "selector: {}"),
@@ -118,7 +118,7 @@ fn how_paths_are_read_is_of_the_workload_or_else_of_its_namespace() {
     };
     put(&mut index, &namespace("none"));
     assert_eq!(read(&index), "none");
-    // What cannot be read counts as nothing that only some servers do.
+    // A value that cannot be parsed leads to the strictest reading of paths.
     let mut objects = objects(SHOP);
     for (value, expected) in [("merge-slashes", "merge-slashes"), ("merge", "strict")] {
         for object in &mut objects {
@@ -149,7 +149,7 @@ fn one_policy_for_two_ports_is_told_once() {
     assert_eq!(told(&index, "shop/web-1"), [named("p", Some(&[8080]))]);
 }
 
-/// The authorizer would be asked about its own questions.
+/// Otherwise the authorizer would be asked about the requests to the authorizer.
 #[test]
 fn the_workloads_of_an_authorizer_are_not_asked_about() {
     let mut index = shop();

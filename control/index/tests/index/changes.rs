@@ -1,4 +1,4 @@
-//! What the index reports as changed, and which object holds an address that several claim.
+//! Tests which changes the index reports, and which object owns an address that several claim.
 
 use std::sync::Arc;
 
@@ -82,7 +82,8 @@ fn an_address_that_several_claim_goes_to_the_first_and_on_to_the_next() {
     assert_eq!(holder(&index), "shop/web-0");
 }
 
-/// A first list is built in batches of 512 objects. An error could show at the end of one batch and the start of the next.
+/// A first list is built in batches of 512 objects. A mistake could occur between the end of one batch and the
+/// start of the next.
 #[test]
 fn batches_of_a_first_list_give_the_same_objects_as_single_changes() {
     let pair = |number: usize, moved: usize| {
@@ -102,7 +103,7 @@ fn batches_of_a_first_list_give_the_same_objects_as_single_changes() {
     };
     for count in [511, 512, 513, 1_024, 1_025] {
         let all: Vec<ObjectChange> = (0..count).flat_map(|number| pair(number, 0)).collect();
-        // Each service takes over the address of the next one, also across the border of two batches.
+        // Each service takes over the address of the next one, also across the border between two batches.
         let moved: Vec<ObjectChange> = (0..count).flat_map(|number| pair(number, 1)).collect();
         let (mut preloaded, mut told) = (index(), index());
         for changes in [all, moved] {

@@ -1,4 +1,4 @@
-//! Endpoints outside of the mesh: host names, and TLS origination.
+//! Tests endpoints outside of the mesh: host names, and TLS origination.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn roots(index: &Index) -> Roots {
     external(index, 80).unwrap().tls.clone().unwrap().roots
 }
 
-/// The policy that sets TLS origination for each of the two ports.
+/// For each of the two ports, the policy that sets its TLS origination.
 fn sources(index: &Index) -> [Option<String>; 2] {
     [80, 9000].map(|port| Some(external(index, port)?.tls.as_ref()?.source.to_string()))
 }
@@ -112,7 +112,7 @@ fn authorities_come_from_config_maps_and_are_missed_where_there_are_none() {
     assert_eq!(names(&changed.services), ["shop/pay"]);
     let why = "ConfigMap shop/ca: its ca.crt is no certificate in PEM";
     assert_eq!(roots(&index), Roots::Missing(why.into()));
-    // The index does not parse certificates, so any bytes will do here; the proxy parses them.
+    // Any bytes will do here, because the proxy parses certificates, not the index.
     let pem = "-----BEGIN CERTIFICATE-----\\nAQID\\n-----END CERTIFICATE-----\\n";
     put(&mut index, &map(&format!("ca.crt: \"{pem}\"")));
     assert_eq!(roots(&index), Roots::Given([vec![1, 2, 3]].into()));

@@ -1,4 +1,4 @@
-//! Objects into the index, values and changes out.
+//! Tests the index: it is given objects, and its values and changes are compared.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod authorization;

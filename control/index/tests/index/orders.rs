@@ -1,5 +1,5 @@
-//! Whatever the order of changes, the tables are the same as if the last state had been read at
-//! once, and the index reports exactly what differs.
+//! Tests that the order of changes does not matter: the tables are the same as if the last state had been applied
+//! at once, and the index reports exactly the differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -26,7 +26,7 @@ use proptest::sample::{select, subsequence};
 
 use crate::support::ip;
 
-// Few values of each, so that objects collide: they share names and claim the same addresses.
+// Each list is short, so that objects often share names and claim the same addresses.
 const NAMESPACES: [&str; 2] = ["a", "b"];
 const SERVICES: [&str; 2] = ["s", "t"];
 const SLICES: [&str; 3] = ["x", "y", "z"];
@@ -340,7 +340,7 @@ fn differing<K: Ord + Clone, V: PartialEq>(
     keys.into_iter().filter(|key| before.get(key) != after.get(key)).cloned().collect()
 }
 
-/// A value that did not change is still the same `Arc`.
+/// Asserts that a value that did not change is still the same `Arc`.
 fn kept<K: Ord + Debug, V: PartialEq>(
     before: &BTreeMap<K, Arc<V>>,
     after: &BTreeMap<K, Arc<V>>,
@@ -364,7 +364,7 @@ fn check_told(before: &Answers, after: &Answers, changed: &ChangedNames) {
     assert!(kept(&before.policies, &after.policies));
 }
 
-/// The object at each address has that address among its aliases.
+/// Asserts that the object at each address has this address among its aliases.
 fn check_aliases(index: &Index, answers: &Answers) {
     for (ip, address) in &answers.addresses {
         assert!(index.aliases(address).contains(ip));
@@ -406,7 +406,7 @@ proptest! {
             check_aliases(&stepwise, &after);
         }
         let mut order: Vec<_> = live.values().cloned().map(ObjectChange::Upsert).collect();
-        // Any order will do, as long as it differs from the first.
+        // Any other order than the first will do.
         order.sort_by_cached_key(|change| {
             use std::hash::{DefaultHasher, Hash, Hasher};
             let mut hasher = DefaultHasher::new();
@@ -415,7 +415,7 @@ proptest! {
         });
         let mut at_once = index();
         at_once.apply_all(order.clone());
-        // The internal state has to match, too: deleted objects leave nothing behind.
+        // The internal state must be equal as well, because deleted objects must leave nothing behind.
         prop_assert_eq!(format!("{stepwise:#?}"), format!("{at_once:#?}"));
         let mut one_by_one = index();
         for change in order {

@@ -1,4 +1,4 @@
-//! Which policies the clients of a service and its workloads receive, and when.
+//! Tests which policies the clients of a service and its workloads receive, and when.
 
 use leno_index::{Index, ObjectChange};
 use leno_types::mesh::{Resolution, Subject};
@@ -63,7 +63,7 @@ fn a_policy_comes_with_the_service_or_port_that_it_names() {
     let port = || ("port".to_owned(), PolicyScope::Port(80));
     let whole_service = ("whole".to_owned(), PolicyScope::Service);
     assert_eq!(told(&index, "client"), [port(), port(), whole_service]);
-    // The port of that name gets another number.
+    // The port with that name gets another number.
     put(&mut index, &SHOP.replace("port: 80,", "port: 81,"));
     assert_eq!(told(&index, "client")[0].1, PolicyScope::Port(81));
     let changed = index.apply(ObjectChange::Delete(objects(&whole)[0].key()));
@@ -102,17 +102,18 @@ fn a_workload_takes_what_policies_of_its_own_and_of_its_services_say() {
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
     assert!(changed.services.is_empty() && changed.workloads.is_empty());
     assert_eq!(limits(&index, "shop/web-1"), [(None, 5)]);
-    // The port behind the service's port, once, although the policy names it twice.
+    // The limit applies to the port behind the service's port, and only once, although the policy names that port
+    // twice.
     let of_service = "{group: '', kind: Service, name: web}, \
                       {group: '', kind: Service, name: web, sectionName: http}";
     put(&mut index, &rate_limit("service", of_service, 7));
     assert_eq!(limits(&index, "shop/web-0"), [(None, 5), (Some(8080), 7)]);
-    // Limits of other targets do not apply to it.
+    // Limits for other targets do not apply to this instance.
     let other = "{group: leno.dev, kind: Workload, name: db}, {group: '', kind: Service, name: db}";
     assert!(put(&mut index, &rate_limit("other", other, 1)).is_empty());
     index.apply(ObjectChange::Delete(objects(&own)[0].key()));
     assert_eq!(limits(&index, "shop/web-0"), [(Some(8080), 7)]);
-    // Without documents of the instance, it is found by its endpoints and by its name.
+    // An instance without documents is found by its endpoints and by its name.
     let mut bare = crate::support::index();
     put(&mut bare, &own);
     assert_eq!(bare.rate_limits(&"shop/web-7".parse().unwrap()).len(), 1);

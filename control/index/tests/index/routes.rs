@@ -1,4 +1,4 @@
-//! Which routes a client of a service receives, and when.
+//! Tests which routes a client of a service receives, and when.
 
 use leno_index::{Index, ObjectChange};
 use leno_resources::ObjectKey;
@@ -39,7 +39,7 @@ fn key(object: &str) -> ObjectKey {
     objects(object)[0].key()
 }
 
-/// Conformance test MeshConsumerRoute.
+/// As in the conformance test MeshConsumerRoute.
 #[test]
 fn producer_routes_are_for_all_and_consumer_routes_for_their_own_namespace() {
     let mut index = shop();
@@ -111,7 +111,7 @@ fn references_are_good_while_there_is_what_they_refer_to() {
     assert_eq!(to(&index), RouteTarget::Invalid(InvalidTarget::NotFound));
 }
 
-/// Conformance tests HTTPRouteReferenceGrant, HTTPRoutePartiallyInvalidViaInvalidReferenceGrant.
+/// As in the conformance tests HTTPRouteReferenceGrant and HTTPRoutePartiallyInvalidViaInvalidReferenceGrant.
 #[test]
 fn other_namespaces_have_to_grant_references() {
     let mut index = shop();

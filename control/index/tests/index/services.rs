@@ -1,4 +1,4 @@
-//! The value that is built of a service.
+//! Tests the values that are built for services.
 
 use leno_index::Index;
 use leno_types::Protocol;
@@ -54,8 +54,7 @@ spec: {{ports: [{{port: 5432}}]}}
         )
     };
     let told = |index: &leno_index::Index| endpoints(service(index, "shop/db").port(5432).unwrap());
-    // A missing condition counts as ready. A terminating endpoint serves while no other one is
-    // ready.
+    // A missing condition counts as ready. A terminating endpoint serves while no other one is ready.
     let (unready, ready) =
         ("{addresses: [10.89.0.11], conditions: {ready: false}}", "{addresses: [10.89.0.10]}");
     for (conditions, ready) in [
@@ -188,8 +187,8 @@ fn a_named_target_port_may_differ_between_instances() {
     let documents = [
         service_document.to_owned(),
         slice("a", "{port: 8081}", "10.89.0.2", "web-0"),
-        // Slices without a port number: the workload's port `http` is used, and an unknown workload
-        // makes no endpoint.
+        // If a slice has no port number, the workload's port `http` is used. If the workload is not known, there
+        // is no endpoint.
         slice("b", "{appProtocol: http}", "10.89.0.3", "web-1"),
         slice("c", "{appProtocol: http}", "10.89.0.4", "gone"),
     ];
@@ -269,14 +268,14 @@ fn the_service_declares_before_slices_before_workloads() {
     assert_eq!(protocol("", ["grpc", ""], "mysql"), Protocol::Http2);
     assert_eq!(protocol("", ["", ""], "mysql"), Protocol::Opaque);
     assert_eq!(protocol("", ["", ""], ""), Protocol::Detect);
-    // Of slices that contradict each other, the stricter protocol wins.
+    // If slices contradict each other, the strictest protocol is used.
     assert_eq!(protocol("", ["grpc", "http"], ""), Protocol::Http1);
     assert_eq!(protocol("", ["mysql", "grpc"], ""), Protocol::Http2);
     assert_eq!(protocol("", ["mysql", "http"], "mysql"), Protocol::Http1);
 }
 
-/// Endpoints carry their zone and node only if the service prefers near ones; the workload's own
-/// policy always does.
+/// Endpoints have their zone and node only if the service prefers near endpoints. The policy of a workload always
+/// has its own.
 #[test]
 fn places_are_told_where_clients_ask_for_them() {
     let mut index = shop();

@@ -1,4 +1,4 @@
-//! A tenant's objects cannot claim anything that belongs to other namespaces.
+//! Tests that a tenant's objects cannot claim anything that belongs to other namespaces.
 
 use leno_index::{AddressOwner, EndpointRefusal, Index, MeshSettings, ObjectChange, ObjectWriters};
 use leno_resources::{Object, PodHost};
@@ -17,7 +17,7 @@ fn cluster() -> Index {
     index
 }
 
-/// Inserts objects; Workloads become pods.
+/// Inserts objects. Workloads are turned into pods.
 fn put_pods(index: &mut Index, text: &str, shared: bool) {
     let pod = |mut object: Object| {
         if let Object::Workload(workload) = &mut object {
@@ -57,7 +57,7 @@ fn refused(index: &mut Index, endpoints: &str) -> Vec<(EndpointRefusal, usize)> 
     refused
 }
 
-/// A pod without a proxy of its own, as the source reads it.
+/// A pod without a sidecar, as the source reads it.
 fn bare_pod(labels: &str) -> String {
     format!(
         "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
@@ -99,7 +99,7 @@ fn a_pod_in_node_mode_is_meshed_as_its_namespace_or_it_says_and_when_that_change
     assert_eq!(identity(&index), None, "the pod decides");
 }
 
-/// CVE-2021-25740: a tenant's slice names a pod of another namespace, or its address.
+/// A tenant's slice names a pod of another namespace, or the pod's address (CVE-2021-25740).
 #[test]
 fn a_foreign_endpoint_slice_sends_no_client_to_pods_of_another_namespace() {
     let mut index = cluster();
@@ -116,8 +116,8 @@ fn a_foreign_endpoint_slice_sends_no_client_to_pods_of_another_namespace() {
     assert_eq!(still.len(), 2, "the pods' own service is as before");
 }
 
-/// A foreign slice cannot declare to another namespace's pod that a port is not HTTP: the pod's
-/// proxy would stop applying its policies there.
+/// If a foreign slice could declare that a port of another namespace's pod is not HTTP, the pod's proxy would stop
+/// applying its policies there.
 #[test]
 fn a_foreign_endpoint_slice_declares_nothing_of_a_pods_ports() {
     let mut index = cluster();
@@ -145,7 +145,7 @@ fn an_endpoint_whose_address_is_not_its_pods_is_ignored() {
         let trap = format!("[{{addresses: [{address}], {reference}}}]");
         assert_eq!(refused(&mut index, &trap), [(EndpointRefusal::NotOfTarget, 1)]);
     }
-    // While the pod has not been read, no client may reach it in plaintext.
+    // Until the pod was read, no client may reach it, because clients would use plaintext.
     let early = "[{addresses: [10.89.0.67], targetRef: {kind: Pod, name: e-1, namespace: evil}}]";
     put(&mut index, &tenant("early", "", early));
     assert_eq!(told(&index, "early"), (vec![], vec![(EndpointRefusal::UnknownTarget, 1)]));
@@ -167,7 +167,8 @@ fn an_endpoint_slice_of_bare_addresses_leads_out_of_the_cluster_only() {
     }
     put(&mut index, &tenant("bank", "", "[{addresses: [192.0.2.7]}]"));
     assert_eq!(told(&index, "bank").0, ["- 192.0.2.7 8080 -"]);
-    // A new pod with that address takes it for its own namespace; deleting the pod frees it again.
+    // When a new pod has that address, the address belongs to the pod's namespace. After the pod is deleted, the
+    // address is free again.
     let pod = SHOP.replace("10.89.0.2", "192.0.2.7");
     put_pods(&mut index, &pod, false);
     assert_eq!(told(&index, "bank"), (vec![], vec![(EndpointRefusal::ForeignAddress, 1)]));
@@ -175,7 +176,8 @@ fn an_endpoint_slice_of_bare_addresses_leads_out_of_the_cluster_only() {
     assert_eq!(told(&index, "bank").0.len(), 1);
 }
 
-/// Pods in their node's network may be endpoints of services, and the API server of its own.
+/// Pods in their node's network may be endpoints of services, and the API server may be an endpoint of its own
+/// service.
 #[test]
 fn a_nodes_address_is_an_endpoint_by_a_pod_in_its_network_or_as_the_api_server() {
     let mut index = cluster();
@@ -195,7 +197,7 @@ fn a_nodes_address_is_an_endpoint_by_a_pod_in_its_network_or_as_the_api_server()
     assert_eq!(endpoints(api.port(80).unwrap()).len(), 1);
 }
 
-/// A `Workload` claims addresses that a pod, a service or an older `Workload` has.
+/// A `Workload` claims addresses that belong to a pod, a service or an older `Workload`.
 #[test]
 fn a_claimed_address_stays_with_its_pod_and_its_service() {
     let mut index = cluster();
@@ -217,14 +219,14 @@ fn a_claimed_address_stays_with_its_pod_and_its_service() {
     assert_eq!(holder(&index, "10.96.0.1"), "shop/web");
     assert_eq!(holder(&index, "10.0.0.9"), "aaa/b-0");
     assert_eq!(workload(&index, "aaa/b-0").addresses, [ip("10.0.0.9")], "no other is its own");
-    // The first by name does not win over the older.
+    // The older object takes precedence over the first by name.
     put(&mut index, &claim("a", "2026-01-03T00:00:00Z", "10.0.0.9"));
     assert_eq!(holder(&index, "10.0.0.9"), "aaa/b-0");
     put(&mut index, &claim("z", "2026-01-01T00:00:00Z", "10.0.0.9"));
     assert_eq!(holder(&index, "10.0.0.9"), "aaa/z-0");
 }
 
-/// A `Workload` of the same namespace has an instance with a pod's name.
+/// A `Workload` of the same namespace claims an instance with a pod's name.
 #[test]
 fn a_workload_cannot_take_the_name_of_a_pod() {
     let mut index = cluster();
@@ -237,7 +239,7 @@ fn a_workload_cannot_take_the_name_of_a_pod() {
     assert!(web.addresses.contains(&ip("10.89.0.2")) && !web.addresses.contains(&ip("10.0.0.9")));
 }
 
-/// In `leno up` and with a static configuration one operator writes all documents.
+/// In `leno up` and in a static configuration, one operator writes all documents, so claims are not checked.
 #[test]
 fn an_operators_own_documents_are_not_doubted() {
     let mut index = Index::new(MeshSettings::default());
@@ -246,8 +248,7 @@ fn an_operators_own_documents_are_not_doubted() {
     assert_eq!(told(&index, "local").0.len(), 2);
 }
 
-/// Tenants write the annotations of their pods; the cluster administrator writes those of
-/// namespaces.
+/// Tenants write the annotations of their pods, but the cluster administrator writes those of namespaces.
 #[test]
 fn a_pods_annotations_tighten_and_never_loosen_what_its_namespace_says() {
     let namespace = |annotations: &str| {

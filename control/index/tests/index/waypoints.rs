@@ -1,4 +1,4 @@
-//! What clients of a service with a waypoint receive, and what the waypoint does.
+//! Tests what clients of a service with a waypoint receive, and what the waypoint enforces.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use leno_types::routes::{InvalidTarget, RouteTarget};
 
 use crate::support::{SHOP, names, put};
 
-/// The label `leno.dev/use-waypoint: edge`, and more, in place of `@LABELS@`.
+/// A service that uses a waypoint. `@LABELS@` is replaced by `leno.dev/use-waypoint: edge` and other labels.
 const WEB: &str = "apiVersion: v1\nkind: Service
 metadata: {name: web, namespace: shop, labels: {@LABELS@}}
 spec: {clusterIPs: [10.96.0.1, fd96::1], selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
@@ -19,7 +19,7 @@ metadata: {name: other, namespace: shop, labels: {@LABELS@}}
 spec: {clusterIPs: [10.96.0.9], ports: [{name: http, port: 80, targetPort: 8080}]}
 ";
 
-/// A waypoint, with a service account and whether its endpoint is ready.
+/// A waypoint. `ready` is whether its endpoint is ready.
 fn waypoint(namespace: &str, account: &str, ready: bool, labels: &str) -> String {
     format!(
         "apiVersion: leno.dev/v1alpha1\nkind: Workload
@@ -67,7 +67,7 @@ fn told(index: &Index, service: &str, client: &str) -> Arc<Service> {
     }
 }
 
-/// Addresses, identity and wire form of the endpoints that a client is told.
+/// The addresses, identities and wire formats of the endpoints that a client receives.
 fn endpoints(index: &Index, client: &str) -> Vec<(String, Option<String>, WireForm)> {
     let service = told(index, "shop/web", client);
     let endpoints = service.ports[0].endpoints.iter();
@@ -96,7 +96,7 @@ fn clients_are_told_the_waypoint_and_the_waypoint_is_told_the_service() {
     assert_eq!((policy.workload.to_string(), policy.ports[0].port), ("shop/web".to_owned(), 80));
     assert_eq!(&*index.client_of(&"shop/edge-0".parse().unwrap()), EDGE);
     assert_eq!(&*index.client_of(&"shop/web-0".parse().unwrap()), "shop");
-    // The waypoint's own service leads to itself.
+    // The waypoint's own service leads to the waypoint.
     let subject = Subject::Address("10.96.9.9".parse().unwrap());
     let Resolution::Service(edge) = index.resolve(&subject, "shop") else { panic!() };
     assert!(edge.ports[0].endpoints.iter().all(|one| one.wire != WireForm::Waypoint));
@@ -114,7 +114,7 @@ fn what_is_no_waypoint_of_the_service_closes_it() {
     put(&mut index, &waypoint("shop", "edge", true, ""));
     assert!(!closed(&index));
     for labels in ["leno.dev/use-waypoint: none-such", "leno.dev/use-waypoint: ''"] {
-        // A text of the API server, which does not check it.
+        // The API server does not check the value of the label.
         let object = crate::support::objects(&web("x: y")).remove(0);
         let leno_resources::Object::Service(mut service) = object else { panic!() };
         let (key, value) = labels.split_once(": ").unwrap();
@@ -186,7 +186,7 @@ fn the_waypoint_enforces_what_workloads_behind_it_would() {
     let of_service = "targetRefs: [{group: '', kind: Service, name: web}]";
     let changed = put(&mut index, &policy("a-service", of_service, "{}"));
     assert_eq!(names(&changed.services), ["shop/web"], "the waypoint hears of it");
-    // By the labels of workloads, with a port of theirs.
+    // A policy that selects workloads by labels, with a port of theirs.
     let rule = "{to: [{ports: [8080]}, {ports: [9999]}]}";
     put(&mut index, &policy("b-label", "selector: {matchLabels: {app: web}}", rule));
     put(&mut index, &policy("c-other", "selector: {matchLabels: {app: absent}}", "{}"));
@@ -227,7 +227,7 @@ fn a_workload_behind_a_waypoint_permits_it_alone() {
     let only = allowed(&index);
     assert_eq!(only.len(), 1, "{only:?}");
     assert_eq!(only[0].service_accounts, [("shop".into(), "edge".into())]);
-    // A policy of the mesh holds beside, so that the label of a pod loosens none.
+    // A policy of the mesh applies in addition, so a pod's label cannot bypass it.
     let mesh = policy(
         "mesh",
         "targetRefs: [{group: leno.dev, kind: Mesh, name: mesh}]",
@@ -238,7 +238,7 @@ fn a_workload_behind_a_waypoint_permits_it_alone() {
     let only = allowed(&index);
     assert_eq!((only.len(), only[0].namespaces.len()), (1, 1), "{only:?}");
     assert_eq!(only[0].service_accounts, [("shop".into(), "edge".into())]);
-    // A waypoint that enforces nothing for the workload is no client.
+    // A waypoint that does not enforce policies for the workload is not permitted to connect.
     put(&mut index, &web("leno.dev/use-waypoint: none"));
     assert!(allowed(&index).is_empty());
     put(&mut index, &web("leno.dev/use-waypoint: edge"));
@@ -269,7 +269,7 @@ fn no_route_leads_past_the_policies_of_another_service_of_the_waypoint() {
     assert_eq!(target(&index), RouteTarget::Invalid(InvalidTarget::NotGranted));
 }
 
-/// A route of `web` to another service, and where the waypoint sends its requests.
+/// A route from `web` to another service.
 const ROUTE: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r, namespace: shop}
 spec: {parentRefs: [{group: '', kind: Service, name: web}], rules: [{backendRefs: [{name: other, port: 80}]}]}\n";
 
@@ -293,14 +293,14 @@ fn a_route_leads_past_no_rule_that_names_ports_and_no_other_reading_of_paths() {
         put(&mut index, &policy);
         assert_eq!(is_led(&index, EDGE), leads, "{action} {rule}");
     }
-    // A client that the first service permits, and the other does not.
+    // The first service permits a client that the other service does not permit.
     let mut index = mesh();
     put(&mut index, ROUTE);
     put(&mut index, &policy("all", of_all, "{from: [{namespaces: [a]}]}"));
     assert!(is_led(&index, EDGE));
     put(&mut index, &policy("own", "targetRefs: [{group: '', kind: Service, name: web}]", "{}"));
     assert!(!is_led(&index, EDGE));
-    // Applications that read paths differently.
+    // The applications of the two services interpret paths in different ways.
     let mut index = mesh();
     put(&mut index, ROUTE);
     let reads = "annotations: {leno.dev/path-normalisation: decode-slashes}, labels: {app: web}";
@@ -391,7 +391,7 @@ addressType: IPv4\nendpoints: []\n";
 #[test]
 fn no_request_goes_round_between_waypoints() {
     let mut index = mesh();
-    // `other` has another waypoint, whose route leads back.
+    // `other` has another waypoint and a route that leads back.
     let both = web("leno.dev/use-waypoint: edge");
     let (first, other) = both.split_once("---").unwrap();
     let other = other.replace("use-waypoint: edge", "use-waypoint: second");

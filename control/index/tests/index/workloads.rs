@@ -1,4 +1,4 @@
-//! The values that are built of an instance: its own, its policy, and the identity that clients
+//! Tests the values that are built for an instance: the workload, its policy, and the identity that clients
 //! expect.
 
 use leno_index::{Index, MeshSettings, ObjectChange};
@@ -75,7 +75,7 @@ fn the_workload_says_of_egress_before_its_namespace_before_the_mesh() {
 #[test]
 fn a_value_that_cannot_be_read_is_the_strictest() {
     let mut index = shop();
-    // As the API server stores it; in a file the value would be an error.
+    // The value is set as the API server could store it. In a file it would be an error.
     let mut stored = objects(&namespace("strict"));
     let Some(Object::Namespace(of_shop)) = stored.first_mut() else { panic!("not a namespace") };
     let values = [(MTLS_ANNOTATION, "stirct"), (EGRESS_ANNOTATION, "dney")];
@@ -87,7 +87,7 @@ fn a_value_that_cannot_be_read_is_the_strictest() {
     assert_eq!(policy.egress, Egress::Deny);
 }
 
-/// `SHOP` without proxies of the mesh, whose workload has these annotations.
+/// `SHOP` without the mesh's proxies. Its workload has these annotations.
 fn without_proxies(annotations: &str) -> String {
     let with = format!("{{name: web, namespace: shop, annotations: {{{annotations}}}}}");
     let shop = SHOP.replace("meshed: true", "meshed: false");
@@ -106,7 +106,7 @@ fn a_workload_that_takes_hbone_has_an_identity_and_clients_are_told_how_to_speak
         (web.identity.is_some(), web.wire)
     };
     let hbone = "leno.dev/tunnel: hbone";
-    // One of the mesh is spoken to as one of the mesh.
+    // For a proxy of the mesh, the annotation has no effect.
     put(&mut index, &annotated("strict").replace("leno.dev/mtls: strict", hbone));
     assert_eq!(seen(&index), (true, WireForm::Leno));
     put(&mut index, &without_proxies(""));
@@ -116,7 +116,7 @@ fn a_workload_that_takes_hbone_has_an_identity_and_clients_are_told_how_to_speak
     put(&mut index, &without_proxies("leno.dev/tunnel: hbone, leno.dev/mtls: disabled"));
     assert!(!seen(&index).0, "plaintext, as it says");
 
-    // A namespace speaks for those of its workloads that a ztunnel serves.
+    // The annotation of a namespace applies only to those of its workloads that a ztunnel serves.
     let of_namespace = namespace("strict").replace("leno.dev/mtls: strict", hbone);
     put(&mut index, &of_namespace);
     put(&mut index, &without_proxies(""));
@@ -227,7 +227,7 @@ fn a_namespace_that_turns_mtls_off_changes_all_that_names_its_instances() {
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
     let all = ["10.89.0.2", "10.89.0.3", "10.96.0.1", "fd89::2", "fd89::3", "fd96::1"];
     assert_eq!(names(&changed.addresses), all);
-    // Strict and permissive differ for the server only: clients use mTLS in both.
+    // Only the server treats strict and permissive mode differently. Clients use mTLS in both.
     let mut index = shop();
     let changed = put(&mut index, &namespace("strict"));
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
@@ -275,7 +275,7 @@ fn a_workload_that_ends_leaves_nothing_behind() {
     assert!(index.server_policy(&"shop/web-0".parse().unwrap()).is_none());
     assert_eq!(index.resolve(&ip("fd89::2").into(), "client"), Resolution::Unknown);
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
-    // The slices still name the deleted instances, but clients expect no identity there any more.
+    // The slices still name the deleted instances, but clients no longer expect an identity there.
     let left = endpoints(service(&index, "shop/web").port(80).unwrap());
     assert!(left.iter().all(|endpoint| endpoint.ends_with('-')), "{left:?}");
 }

@@ -5,7 +5,7 @@ use super::*;
 
 const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
 
-/// A server of these answers by path, and its origin.
+/// A server that gives these answers by path. Returns its origin.
 async fn server(answers: Vec<(&'static str, String)>) -> Origin {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
     let origin = format!("http://{}", listener.local_addr().expect("an address"));
@@ -17,7 +17,7 @@ async fn server(answers: Vec<(&'static str, String)>) -> Origin {
             let path = head.split(' ').nth(1).expect("a path").to_owned();
             let answer = answers.iter().find(|(of, _)| *of == path).map(|(_, answer)| answer);
             if let Some(answer) = answer {
-                // A client that has read enough closes.
+                // The write fails if the client has read enough and closed the connection.
                 let _closed = stream.write_all(answer.as_bytes()).await;
             }
         }
@@ -37,7 +37,7 @@ fn authorities() -> Arc<WebAuthorities> {
     Arc::new(WebAuthorities::open(None).expect("those of the machine, or the built-in ones"))
 }
 
-/// A fetcher that may connect to loopback, as servers of tests listen there.
+/// A fetcher that may connect to loopback, where the servers of tests listen.
 fn fetcher(permitted: &[&Origin]) -> Fetcher {
     let permitted = permitted.iter().map(|one| (*one).clone()).collect();
     Fetcher::new(permitted, authorities()).connecting_to_loopback()
@@ -99,7 +99,7 @@ async fn cve_2026_41413_only_permitted_origins_are_connected_to() {
         let said = why(&permissive, url.to_owned()).await;
         assert!(said.contains("no URL"), "{url}: {said}");
     }
-    // A permitted name may lead anywhere.
+    // A permitted name may be resolved to any address, so this must be refused.
     let strict = Fetcher::new(vec![origin.clone()], authorities());
     let said = why(&strict, format!("{origin}/keys")).await;
     assert!(said.contains("of this machine"), "{said}");

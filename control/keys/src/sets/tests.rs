@@ -29,7 +29,7 @@ fn permit(namespace: &str, origins: &str) -> ObjectChange {
     ))
 }
 
-/// The keys of the policies among changes.
+/// The keys in each of the policies among these changes.
 fn keys(changes: &[ObjectChange]) -> Vec<&str> {
     let mut found = Vec::new();
     for change in changes {
@@ -52,15 +52,15 @@ fn rendered(sets: &KeySets) -> String {
     text
 }
 
-/// CVE-2026-31837: Istio took a set of its own, whose private key is public, where an issuer's could not be
-/// fetched.
+/// Regression test for a fault of Istio's: if an issuer's set could not be fetched, it used a built-in set whose
+/// private key is public.
 #[tokio::test]
 async fn cve_2026_31837_a_set_that_cannot_be_fetched_has_no_keys() {
     let mut sets = key_sets(None);
     let mut changes = vec![policy(URL)];
     sets.fill(&mut changes);
     assert_eq!(keys(&changes), [""]);
-    // Nothing is permitted, so that each fetch fails, and no policy changes.
+    // No origin is permitted, so each fetch fails, and no policy changes.
     let refreshed = tokio::time::timeout(Duration::from_millis(300), sets.refreshed()).await;
     assert!(refreshed.is_err(), "{refreshed:?}");
     let text = rendered(&sets);
@@ -82,7 +82,7 @@ async fn a_set_survives_a_restart_without_its_issuer_and_no_withdrawal() {
     let mut changes = vec![policy(URL), permit("leno-system", "https://id.example.com")];
     sets.fill(&mut changes);
     assert!(keys(&changes).iter().all(|keys| *keys == SET), "{changes:?}");
-    // Another namespace permits nothing.
+    // The annotation of another namespace permits no origins.
     let mut tenants = vec![permit("shop", "https://evil.example.com")];
     sets.fill(&mut tenants);
     assert_eq!(tenants.len(), 1);
@@ -119,7 +119,7 @@ async fn a_tenant_with_many_urls_takes_no_places_of_others() {
     assert_eq!(sets.left_out, 300 - MAX_URLS_OF_NAMESPACE);
     sets.fill(&mut vec![policy(URL)]);
     assert!(sets.followed[URL].task.is_some(), "the URL of another namespace");
-    // What is no longer permitted is not fetched, and is fetched once it is permitted again.
+    // A URL that is no longer permitted is not fetched any more. It is fetched again once it is permitted again.
     sets.fill(&mut vec![permit("leno-system", "https://other.example.com")]);
     assert_eq!(fetched(&sets), 0);
     sets.fill(&mut vec![permit("leno-system", "https://id.example.com")]);
@@ -200,7 +200,7 @@ async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
     let mut replaced = vec![keys_of("shop", &other)];
     sets.fill(&mut replaced);
     assert_eq!(keys(&replaced), [other.as_str()]);
-    // What holds a shared secret alone has no keys.
+    // A set that contains only a shared secret has no usable keys.
     let secret = r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#;
     let mut wrong = vec![keys_of("shop", secret)];
     sets.fill(&mut wrong);
@@ -212,7 +212,7 @@ async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
     assert_eq!(keys(&deleted), [""]);
 }
 
-/// A server of the set that `served` holds, and its URL. It counts how often the set was fetched.
+/// A server of the set in `served`. Returns its URL, and a counter of how many times the set was fetched.
 async fn issuer(served: &Arc<std::sync::Mutex<String>>) -> (String, Arc<AtomicUsize>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
@@ -232,7 +232,7 @@ async fn issuer(served: &Arc<std::sync::Mutex<String>>) -> (String, Arc<AtomicUs
     (url, fetched)
 }
 
-/// Dex, for one, signs with a new key from the moment at which it publishes it.
+/// Some issuers, such as Dex, sign with a new key as soon as they have published it.
 #[tokio::test]
 async fn an_unknown_key_has_its_set_fetched_early_and_not_more_often_than_the_bound() {
     let served = Arc::new(std::sync::Mutex::new(SET.to_owned()));
@@ -240,7 +240,7 @@ async fn an_unknown_key_has_its_set_fetched_early_and_not_more_often_than_the_bo
     let origin = url.trim_end_matches("/keys").to_owned();
     let mut sets = key_sets(None);
     sets.fetcher = sets.fetcher.clone().connecting_to_loopback();
-    // No regular fetch happens within this test.
+    // With this interval, no regular fetch happens within the test.
     sets.refresh = Duration::from_secs(3_600);
     sets.fill(&mut vec![policy(&url), permit("leno-system", &origin)]);
     assert_eq!(keys(&sets.refreshed().await), [SET]);
@@ -271,14 +271,15 @@ async fn replicas_share_what_one_of_them_has_fetched() {
     assert_eq!(keys(&sets.refreshed().await), [SET]);
     let stored = wanted.borrow().clone();
     let stored = stored.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
-    // A replica that starts while nothing is permitted to be fetched that answers.
+    // A replica that starts while the permitted server does not answer.
     let mut next = key_sets(Some(DocumentStore::shared(SharedDocuments::new(stored))));
     let mut changes = vec![policy(&url), permit("leno-system", &origin)];
     next.fill(&mut changes);
     assert!(keys(&changes).iter().all(|keys| *keys == SET), "{changes:?}");
 }
 
-/// An API server that starts, or in which a right is missing, does not list policies: the first changes lack them.
+/// An API server that is starting, or that does not permit it, does not list policies. So the first changes lack
+/// them.
 #[tokio::test]
 async fn what_is_kept_survives_first_changes_without_policies() {
     let stored: BTreeMap<String, String> = [(document(URL), SET.to_owned())].into();
@@ -293,7 +294,7 @@ async fn what_is_kept_survives_first_changes_without_policies() {
     let mut listed = vec![named.clone()];
     sets.fill(&mut listed);
     assert_eq!(keys(&listed), [SET]);
-    // Later the kind is taken for removed, for a while.
+    // Later, the control plane believes for a while that the kind was removed.
     sets.fill(&mut vec![ObjectChange::Delete(key)]);
     assert_eq!(wanted.borrow().get(&document(URL)), Some(&None));
     let mut again = vec![named];
@@ -321,7 +322,8 @@ async fn a_set_is_asserted_as_long_as_the_last_fetch_has_found_it() {
             changes = sets.refreshed() => panic!("the same set: {changes:?}"),
         }
     };
-    // The same as what is stored, which another replica may remove meanwhile.
+    // The set equals the stored one. It is stored again, because another replica may remove the stored document
+    // meanwhile.
     is(Some(SET)).await;
     *served.lock().expect("a set") = "no set".to_owned();
     is(None).await;
@@ -329,7 +331,7 @@ async fn a_set_is_asserted_as_long_as_the_last_fetch_has_found_it() {
     is(Some(SET)).await;
 }
 
-/// The last good set has the key too, so that refusing the set as a whole would leave the key in use.
+/// The last valid set also contains the key. If the new set was rejected as a whole, the key would remain in use.
 #[tokio::test]
 async fn a_key_that_is_published_with_its_private_part_is_used_no_longer() {
     let x = "CAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg";

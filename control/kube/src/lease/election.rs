@@ -1,5 +1,6 @@
-//! Decides who leads, from the content of the Lease and from how long it has been unchanged. Clocks of other
-//! machines are not used: a term ends when its record has been unchanged for the length of the term by our own clock.
+//! Decides which replica leads, by the content of the Lease and how long it has been unchanged. Clocks of other
+//! machines are not used: a term ends when the Lease has not changed for the length of the term, measured with
+//! this machine's clock.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(super) struct LeaseRecord {
     /// The version of the object, which every write changes.
     pub(super) version: String,
-    /// The replica that leads; empty if none does.
+    /// The replica that leads; empty if no replica does.
     pub(super) holder: String,
     /// How long a term lasts.
     pub(super) term: Duration,
@@ -27,7 +28,7 @@ pub(super) enum LeaseAction {
     Wait,
 }
 
-/// What one replica has observed of the Lease.
+/// What one replica has observed of the Lease so far.
 #[derive(Debug)]
 pub(super) struct Election {
     me: String,
@@ -35,7 +36,7 @@ pub(super) struct Election {
 }
 
 impl Election {
-    /// `me` must differ between replicas and between runs of a replica.
+    /// Starts without an observation. `me` must be different for every replica and every run of a replica.
     pub(super) fn new(me: String) -> Self {
         Self { me, seen: None }
     }
@@ -44,7 +45,7 @@ impl Election {
         &self.me
     }
 
-    /// Takes the present content of the Lease.
+    /// Decides what to do, given the present content of the Lease.
     pub(super) fn step(&mut self, found: Option<LeaseRecord>, now: Instant) -> LeaseAction {
         let Some(found) = found else {
             self.seen = None;

@@ -1,4 +1,4 @@
-//! Watches of a scripted server. Each request comes on a connection of its own.
+//! Tests watches of a scripted server. Each request arrives on a separate connection.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::connect_to;
 
-/// The end of a streamed list.
+/// The event that ends a streamed list.
 const LISTED: &str = r#"{"type":"BOOKMARK","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{
     "resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
 const ADDED: &str = r#"{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{
@@ -29,7 +29,7 @@ impl Server {
         (Self(listener), watch(Api::all(client), selection).boxed())
     }
 
-    /// The target of the next request, which is answered with these documents, a line each.
+    /// Answers the next request with these documents, one per line. Returns the target of the request.
     async fn answer(&self, status: &str, documents: &[&str]) -> String {
         let (mut stream, _) = self.0.accept().await.unwrap();
         let target = target(&mut stream).await;
@@ -55,7 +55,7 @@ async fn target(stream: &mut TcpStream) -> String {
     first.split(' ').nth(1).unwrap().to_owned()
 }
 
-/// The events as far as a whole list, by their kind and the object's name.
+/// The events up to the end of a list, as their kind and the object's name.
 async fn listed(reports: &mut BoxStream<'static, WatchReport<ConfigMap>>) -> Vec<String> {
     let mut all = Vec::new();
     loop {
@@ -118,7 +118,7 @@ async fn a_server_that_fails_every_stream_of_a_kind_is_asked_why_by_a_list() {
     loop {
         let next = async {
             loop {
-                // A list of pages is begun before its first page is requested.
+                // `Init` is reported before the first page is requested.
                 match reports.next().await.unwrap() {
                     WatchReport::Event(Event::Init) => {}
                     other => return other,
@@ -136,13 +136,13 @@ async fn a_server_that_fails_every_stream_of_a_kind_is_asked_why_by_a_list() {
     assert_eq!(all, ["one"]);
 }
 
-/// A watch that has sent no request.
+/// A watch that has not sent a request yet.
 fn idle() -> Watch<ConfigMap> {
     let client = connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap();
     Watch::new(Api::all(client), WatchSelection::default())
 }
 
-/// The answer to the request for a watch; 0 seconds are no time of the next try.
+/// The server's answer to a request. 0 seconds means that it does not name a time for the next request.
 fn answer(code: u16, seconds: u32) -> WatchError {
     let text = format!(
         r#"{{"status":"Failure","code":{code},"details":{{"retryAfterSeconds":{seconds}}}}}"#
@@ -151,7 +151,7 @@ fn answer(code: u16, seconds: u32) -> WatchError {
     WatchError::WatchStartFailed(kube::Error::Api(Box::new(status)))
 }
 
-/// Refuses streams until the watch gives them up; how long that took.
+/// Refuses streamed lists until the watch requests pages. Returns how long that took.
 async fn refused(watch: &mut Watch<ConfigMap>, seconds: u32) -> Duration {
     let begin = Instant::now();
     while watch.streams {
@@ -161,7 +161,7 @@ async fn refused(watch: &mut Watch<ConfigMap>, seconds: u32) -> Duration {
     begin.elapsed()
 }
 
-/// A controller that starts serves without a kind of which it has no list for 15 s.
+/// A controller that starts waits only 15 s for the list of a kind, so pages must be requested long before.
 #[tokio::test(start_paused = true)]
 async fn a_first_list_is_no_stream_any_more_long_before_a_controller_serves_without_it() {
     for seconds in [0, 1, 60] {

@@ -1,7 +1,7 @@
-//! The encodings of one service: its routes and policy, its endpoints, and the changes of the endpoints.
+//! Encodes one service: its routes and policy, its endpoints, and the changes of its endpoints.
 //!
 //! ```text
-//!   version "F.E":  F  everything but endpoints, one for each set of routes the service comes with
+//!   version "F.E":  F  everything except endpoints, one for each set of routes that clients get
 //!                   E  endpoints:  E1 --step--> E2 --step--> E3, the newest, which is also kept whole
 //! ```
 
@@ -15,18 +15,19 @@ use leno_wire::encode::{self, EndpointsUpdate};
 use super::{EncodedResource, version_of};
 use crate::metrics::Metrics;
 
-/// Most steps that are kept of one service. A stream that is further behind gets all endpoints. A slow stream skips
-/// versions, so it is this far behind only after seconds without a message.
+/// Most steps of one service that are kept. A stream that is further behind gets all endpoints. Even a slow stream
+/// gets the newest version with each message, so it is only this far behind after seconds without a message.
 const MAX_STEPS: usize = 64;
-/// Most encodings of one service at a time: one for each version that streams hold. If there are more, all are dropped,
-/// and encoded again when a stream needs them.
+/// Most encodings of one service: one for each version that proxies have. If there are more, all are dropped, and
+/// encoded again when a stream needs them.
 const MAX_ENCODED: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct ServiceVersions {
     fronts: Vec<BareService>,
     endpoints: Option<EndpointsLog>,
-    /// For each version that a proxy may hold (empty for none), the resource that updates it.
+    /// For each version that a proxy may have (empty for none), the resource that updates it to the newest
+    /// version.
     encoded: Vec<(String, EncodedResource)>,
 }
 
@@ -38,18 +39,19 @@ struct BareService {
     bytes: Bytes,
 }
 
-/// The endpoints of a service, and the steps that led to them.
+/// The newest endpoints of a service, and the steps that have led to them.
 #[derive(Debug)]
 struct EndpointsLog {
     service: Arc<Service>,
     version: String,
     all: Bytes,
-    /// Each step with the version that it starts from, oldest first; the last one leads to `version`.
+    /// Each step with the version from which it starts, oldest first. The last step leads to `version`.
     steps: VecDeque<(String, Bytes)>,
 }
 
 impl ServiceVersions {
-    /// The resource that updates a proxy to `service` from the version that it holds. `None` if it holds that version.
+    /// The resource that updates a proxy to `service` from the version that it has. `None` if it has that version
+    /// already.
     pub(super) fn changed(
         &mut self,
         (name, service): (&str, &Arc<Service>),
@@ -80,7 +82,7 @@ impl ServiceVersions {
             None => EndpointsUpdate::All(&endpoints.all),
         };
         let any = encode::service_update((!has_front).then_some(&*front.bytes), update);
-        // The addresses are only sent with the rest of the service.
+        // The addresses are sent only together with the front part of the service, not with endpoints alone.
         let ips = if has_front { [].as_slice() } else { service.vips.as_slice() };
         let made = EncodedResource::of(name, version.into(), any, ips);
         if self.encoded.len() == MAX_ENCODED {
@@ -102,11 +104,11 @@ impl ServiceVersions {
         }
     }
 
-    /// The index in `fronts` of the service without its endpoints.
+    /// The index in `fronts` of this service without its endpoints.
     fn front(&mut self, service: &Arc<Service>) -> usize {
         let known = self.fronts.iter().position(|front| Arc::ptr_eq(&front.service, service));
         known.unwrap_or_else(|| {
-            // Drops fronts that the index has replaced: only this list refers to them.
+            // Drops entries that the index has replaced. Only this list still refers to them.
             self.fronts.retain(|front| Arc::strong_count(&front.service) > 1);
             let bytes = encode::front(service);
             let version = version_of(&bytes);
@@ -123,7 +125,7 @@ impl EndpointsLog {
         Self { service: Arc::clone(service), version, all, steps }
     }
 
-    /// Whether the endpoints are those of `service`.
+    /// Whether these are the endpoints of `service`.
     fn is_of(&self, service: &Service) -> bool {
         let (ours, theirs) = (&self.service.ports, &service.ports);
         let same = |(a, b): (&leno_types::mesh::ServicePort, &leno_types::mesh::ServicePort)| {
@@ -135,7 +137,7 @@ impl EndpointsLog {
     fn follow(&mut self, service: &Arc<Service>) {
         let mut next = Self::new(service);
         if next.version == self.version {
-            // The content is equal, so the encodings stay valid.
+            // The content is equal, so the encodings are still valid.
             self.service = next.service;
             return;
         }
@@ -143,7 +145,7 @@ impl EndpointsLog {
             next.steps = std::mem::take(&mut self.steps);
             next.steps.push_back((std::mem::take(&mut self.version), step));
         }
-        // Steps are only useful while they are smaller than the whole list of endpoints.
+        // Steps are only useful as long as they are smaller than the whole list of endpoints.
         let mut kept: usize = next.steps.iter().map(|(_, step)| step.len()).sum();
         while kept > next.all.len() || next.steps.len() > MAX_STEPS {
             let Some((_, step)) = next.steps.pop_front() else { break };
@@ -152,9 +154,10 @@ impl EndpointsLog {
         *self = next;
     }
 
-    /// The steps from a version to the newest one. `None` if they are not kept.
+    /// The steps from a version to the newest one; `None` if not all of them are kept.
     fn since(&self, version: &str) -> Option<Vec<Bytes>> {
-        // The last such step, because a service may have had the same endpoints more than once.
+        // The last step from that version is used, because a service may have had the same endpoints more than
+        // once.
         let first = self.steps.iter().rposition(|(from, _)| from == version)?;
         Some(self.steps.range(first..).map(|(_, step)| step.clone()).collect())
     }

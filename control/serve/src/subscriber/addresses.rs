@@ -1,4 +1,4 @@
-//! The services and workloads that one stream has subscribed to.
+//! The subscriptions of one stream to services and workloads.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use leno_wire::{ADDRESS_TYPE, MAX_SUBSCRIPTIONS, names, proto};
 use super::{RefusedNames, ResponseBatch, StreamKey};
 use crate::encodings::{MAX_RESOURCE, ResourceValue};
 
-/// A batch ends once its resources have this many bytes. So a proxy that fetches much can start with the first part,
-/// and no message comes near the limit of the protocol.
+/// A batch ends once its resources have this many bytes. So a proxy that fetches many resources can start with the
+/// first ones, and no message comes near the limit of the protocol.
 const BATCH_BYTES: usize = 1 << 20;
 
 #[derive(Default)]
 pub(super) struct AddressSubscriptions {
-    /// The first request of this type was handled.
+    /// Whether the first request of this type was handled.
     begun: bool,
-    /// The client for which the answers so far were resolved.
+    /// The namespace or waypoint for which the answers so far were resolved.
     client: Option<Arc<str>>,
-    /// The proxy has reconnected, and its resources must be compared with its subscriptions.
+    /// Whether the proxy has reconnected, so that its resources must be compared with its subscriptions.
     resumed: bool,
     asked: HashMap<Subject, Subscription>,
-    /// The resources that the proxy holds, by name.
+    /// The resources that the proxy has, by name.
     held: HashMap<Arc<str>, HeldResource>,
     /// The subjects that must be answered.
     due: HashSet<Subject>,
@@ -37,9 +37,9 @@ pub(super) struct AddressSubscriptions {
 #[derive(Default)]
 struct Subscription {
     answer: LastAnswer,
-    /// The workload uses it; otherwise it was only prefetched.
+    /// Whether the workload uses the subject. Otherwise the proxy has only prefetched it.
     used: bool,
-    /// The service whose use was recorded for it.
+    /// The service for which a use was recorded because of this subscription.
     counted: Option<ServiceName>,
 }
 
@@ -53,12 +53,12 @@ enum LastAnswer {
     Absent,
 }
 
-/// One resource that the proxy holds or will be sent.
+/// A resource that the proxy has or will be sent.
 #[derive(Default)]
 struct HeldResource {
-    /// `None` until it is sent.
+    /// The version that was sent; `None` before the resource was sent.
     version: Option<Arc<str>>,
-    /// How many subjects lead to it. At 0 the resource is removed.
+    /// How many subjects lead to it. At 0, the resource is removed.
     subjects: usize,
 }
 
@@ -109,7 +109,7 @@ impl AddressSubscriptions {
         let subscriptions = &stream.state.subscriptions;
         let within = subscriptions.add(&stream.mailbox, (namespace, held), added.iter());
         for subject in added.drain(within..) {
-            // Answered like a name that does not exist, so the proxy asks again later.
+            // The subject is answered like a name that does not exist, so the proxy asks again later.
             taken.refused += 1;
             self.asked.remove(&subject);
             self.due.remove(&subject);
@@ -118,8 +118,8 @@ impl AddressSubscriptions {
         taken
     }
 
-    /// Ends a subscription. If no other one leads to its resource, that is forgotten: the proxy drops it as well, and
-    /// gets it again if it asks again.
+    /// Ends a subscription. If no other subject leads to the same resource, the resource is forgotten. The proxy
+    /// drops it as well, and gets it again with its next request.
     fn unsubscribe(&mut self, name: &str, stream: &StreamKey) -> Option<Subject> {
         let subject = names::subject(name)?;
         let ended = self.asked.remove(&subject)?;
@@ -146,11 +146,11 @@ impl AddressSubscriptions {
         self.is_due() || !self.pending.is_empty() || self.resumed
     }
 
-    /// Determines what must be sent.
+    /// Determines which resources must be sent or removed.
     pub(super) fn compare(&mut self, stream: &StreamKey) {
         let client = stream.state.look(|index| index.client_of(&stream.instance));
         if self.client.replace(Arc::clone(&client)).is_some_and(|before| before != client) {
-            // The instance has become known, or is no longer a waypoint, so all answers may change.
+            // The instance has become known, or is no longer a waypoint, so all answers may be different.
             self.due.extend(self.asked.keys().cloned());
         }
         let due = std::mem::take(&mut self.due);
@@ -205,8 +205,8 @@ impl AddressSubscriptions {
         self.pending.insert(name, value);
     }
 
-    /// Notes that a subject no longer leads to `from`. If no other subject leads to that resource, the proxy must be
-    /// told that it is gone.
+    /// Records that a subject no longer leads to `from`. If no other subject leads to that resource, the proxy is
+    /// informed that it was removed.
     fn lead_away(&mut self, from: LastAnswer) {
         if let LastAnswer::Resource(name) = from
             && self.release(&name)
@@ -215,7 +215,8 @@ impl AddressSubscriptions {
         }
     }
 
-    /// Counts one subject less for a resource. Returns whether the proxy held it and no subject leads to it any more.
+    /// Counts one subject less for a resource. Returns whether the proxy has the resource although no subject
+    /// leads to it any more.
     fn release(&mut self, name: &Arc<str>) -> bool {
         let Some(holding) = self.held.get_mut(name) else { return false };
         holding.subjects = holding.subjects.saturating_sub(1);
@@ -238,7 +239,8 @@ impl AddressSubscriptions {
             };
             let length = encoded.bytes.len();
             if length > MAX_RESOURCE {
-                // Sending it would end the stream each time, and the proxy would get no other changes either.
+                // If it was sent, the stream would end each time, and the proxy would not get any other changes
+                // either.
                 stream.state.metrics.resources_too_large.increment();
                 let instance = &stream.instance;
                 tracing::error!(%instance, name = &*name, length, "a resource is too large to be sent: \
@@ -254,7 +256,7 @@ impl AddressSubscriptions {
             batch.resources.push(encoded.bytes);
         }
         if self.pending.is_empty() {
-            // Removals go last, so that an address that moves to another resource always has one.
+            // Removals are sent last, so that an address that moves to another resource is never without one.
             batch.removed = std::mem::take(&mut self.gone).into_iter().collect();
         }
         (!batch.resources.is_empty() || !batch.removed.is_empty()).then_some(batch)
@@ -269,7 +271,7 @@ impl AddressSubscriptions {
 }
 
 impl Subscription {
-    /// Records the subject as a use of the service that it leads to now.
+    /// Records the subject as a use of the service to which it leads now.
     fn count(&mut self, service: Option<&ServiceName>, stream: &StreamKey) {
         let service = service.filter(|_| self.used);
         if self.counted.as_ref() == service {

@@ -1,4 +1,4 @@
-//! The tests feed objects into the index, and check what each stream is sent and which streams a change wakes.
+//! The tests apply objects to the index, and check what each stream is sent and which streams a change wakes.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use leno_wire::{decode, names};
 
 use super::*;
 
-/// A proxy at the other end of a stream: what it holds after each batch.
+/// A proxy at the other end of a stream, with the resources that it has after each batch.
 struct Proxy {
     subscriber: Subscriber,
-    /// By name, each with its version.
+    /// The services that it has, by name, each with its version.
     held: HashMap<String, (String, Service)>,
 }
 
@@ -70,8 +70,8 @@ impl Proxy {
         });
     }
 
-    /// Receives every batch as a proxy does. Returns the names that were added, those that were removed, and the number
-    /// of bytes.
+    /// Receives every batch as a proxy does. Returns the names that were added, the names that were removed, and
+    /// the number of bytes.
     fn receive(&mut self) -> (Vec<String>, Vec<String>, usize) {
         let (mut came, mut went, mut size) = (Vec::new(), Vec::new(), 0);
         while let Some(batch) = self.subscriber.flush() {
@@ -115,7 +115,7 @@ fn a_change_wakes_the_streams_that_asked_and_is_encoded_once() {
         (0, 14),
         "each of the 14 subscribed services once, for 50 answers"
     );
-    // Service 5 is asked for by the proxies 0 to 4.
+    // Proxies 0 to 4 are subscribed to service 5.
     apply(&state, &service(5, &[1, 2]));
     assert_eq!(wakeups(&state) - woken, 5);
     for (nth, proxy) in proxies.iter_mut().enumerate() {
@@ -123,7 +123,7 @@ fn a_change_wakes_the_streams_that_asked_and_is_encoded_once() {
         assert_eq!(proxy.receive().0, expected);
     }
     assert_eq!(encodings(&state) - encoded, 1);
-    // A service in the same namespace, to which no stream is subscribed.
+    // No stream is subscribed to this service of the same namespace.
     apply(&state, &service(20, &[1, 2]));
     assert_eq!(wakeups(&state) - woken, 5);
     drop(proxies);
@@ -184,7 +184,7 @@ fn a_resource_goes_with_the_last_subject_that_leads_to_it() {
     proxy.ask(&[], &["service/shop/s1"]);
     apply(&state, &service(1, &[3]));
     assert_eq!(proxy.receive(), (vec![], vec![], 0));
-    // The proxy has dropped it, too, so it is sent again.
+    // The proxy has dropped the resource, so it is sent again.
     proxy.ask(&["ip/10.96.0.1"], &[]);
     assert_eq!(proxy.receive().0, ["service/shop/s1"]);
     delete(&state, "s1");
@@ -326,7 +326,7 @@ fn policies_that_are_too_many_or_too_large_are_sent_as_one_that_denies_every_cli
     }
 }
 
-/// Pseudo-random numbers, the same in each run.
+/// Pseudo-random numbers, which are the same in each run.
 fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -354,7 +354,7 @@ fn a_stream_that_misses_changes_ends_with_the_newest_state() {
         endpoints.sort_unstable();
         endpoints.dedup();
         apply(&state, &service(1, &endpoints));
-        // Proxy 0 follows each change. The others read now and then, and may reconnect.
+        // Proxy 0 receives after each change. The others receive now and then, and may reconnect.
         for (nth, proxy) in proxies.iter_mut().enumerate() {
             if nth == 0 || random(&mut seed).is_multiple_of(nth * 20) {
                 proxy.receive();
@@ -387,7 +387,7 @@ fn one_endpoint_of_hundreds_costs_each_subscriber_tens_of_bytes() {
     apply(&state, &service(1, &pods(2)));
     for proxy in &mut proxies {
         let (_, _, bytes) = proxy.receive();
-        // One endpoint less and one more, with the names and the version of the resource.
+        // The message contains one endpoint less and one more, and the names and version of the resource.
         assert!(bytes < 200, "{bytes} bytes");
     }
     assert_eq!(encodings(&state) - encoded, 1, "one encoding for all");

@@ -1,4 +1,4 @@
-//! Verifies clients' certificates against the roots that the authority trusts at that time.
+//! Verifies clients' certificates against the roots that the authority trusts at the time of each handshake.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,14 +11,15 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 
 use super::{TlsError, provider};
 
-/// Accepts certificates of the trust bundle, and clients without a certificate.
+/// Accepts clients with a certificate that a root of the trust bundle has signed, and clients without a
+/// certificate.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     authority: Arc<Authority>,
     built: RwLock<BuiltVerifier>,
 }
 
-/// A verifier, and the trust bundle that it was built from.
+/// A verifier, and the trust bundle from which it was built.
 #[derive(Clone, Debug)]
 struct BuiltVerifier {
     trust: Arc<AuthorityTrust>,
@@ -31,7 +32,8 @@ impl ClientVerifier {
         Ok(Self { authority, built })
     }
 
-    /// The verifier for the present trust bundle. If that is not usable, the verifier of the bundle before stays.
+    /// The verifier for the present trust bundle. If that bundle cannot be used, the verifier of the earlier one
+    /// stays.
     fn chain(&self) -> Arc<dyn ClientCertVerifier> {
         let trust = self.authority.trust();
         let built = self.built.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -61,7 +63,7 @@ impl BuiltVerifier {
         }
         let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
             .allow_unauthenticated()
-            // All clients have a certificate of the mesh, so hints would only cost bytes.
+            // Every client has only one certificate, so hints for choosing one would only cost bytes.
             .clear_root_hint_subjects()
             .build()?;
         Ok(Self { trust, chain })

@@ -1,4 +1,4 @@
-//! Finds the instance of a local mesh that a process belongs to.
+//! Finds the instance of a local mesh to which a process belongs.
 
 use std::fs;
 use std::io;
@@ -8,39 +8,40 @@ use leno_types::InstanceName;
 use nix::sys::socket::{getsockopt, sockopt::PeerPidfd};
 use tokio::net::UnixStream;
 
-/// The control group of an instance's application, below that of the instance.
+/// The name of the control group of an instance's application. Its parent is the instance's control group.
 const APPLICATION: &str = "app";
 
-/// Identifies processes by their control group. `leno up` puts them into it before they run, and they cannot leave it
-/// without permissions for the hierarchy.
+/// Identifies processes by their control group. `leno up` starts each process in its control group, and a process
+/// cannot leave it without permission to write to the hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupAttestor {
-    /// The path of the mesh's control group, with a slash at its end.
+    /// The path of the mesh's control group, ending with a slash.
     mesh: String,
 }
 
 /// Why a process belongs to no workload.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttestError {
-    /// The kernel does not identify the process.
+    /// The kernel could not identify the process.
     #[error("the process cannot be identified")]
     Process(#[source] io::Error),
-    /// It is in a PID namespace that is not visible from here.
+    /// The process is in a PID namespace that is not visible from here.
     #[error("the process is not of this machine's PID namespace")]
     Namespace,
-    /// It has ended since it connected, and another process may have its number.
+    /// The process has ended since it connected, and another process may have its number.
     #[error("the process has ended")]
     Ended,
-    /// It is not an application of the mesh.
+    /// The process is not an application of the mesh.
     #[error("the process is in the control group {0:?}, which is of no application of the mesh")]
     Group(String),
 }
 
 impl CgroupAttestor {
-    /// For the mesh whose control plane this process is. Its control group is beside those of the instances.
+    /// Creates the attestor for the mesh to which this control plane belongs. The control plane's control group is
+    /// beside those of the instances.
     ///
     /// # Errors
-    /// The control group of this process cannot be read.
+    /// If the control group of this process cannot be read.
     pub fn of_own_mesh() -> io::Result<Self> {
         let own = group_of("self")?;
         let mesh = own.rsplit_once('/').map_or("", |(mesh, _)| mesh);
@@ -51,7 +52,7 @@ impl CgroupAttestor {
     pub(super) fn instance(&self, stream: &UnixStream) -> Result<InstanceName, AttestError> {
         let credentials = stream.peer_cred().map_err(AttestError::Process)?;
         let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(AttestError::Namespace)?;
-        // Linux has it since 6.5.
+        // Linux supports this since 6.5.
         let process = getsockopt(stream, PeerPidfd).ok();
         let group = group_of(&pid.to_string()).map_err(AttestError::Process)?;
         if process.is_some_and(|process| number_of(&process) != Some(pid)) {
@@ -68,14 +69,14 @@ impl CgroupAttestor {
     }
 }
 
-/// The control group (v2) of a process.
+/// The control group (version 2) of a process.
 fn group_of(pid: &str) -> io::Result<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let group = text.lines().find_map(|line| line.strip_prefix("0::"));
     group.map(str::to_owned).ok_or_else(|| io::Error::other("it has no control group of version 2"))
 }
 
-/// The number of a process, if it still exists.
+/// The number of a process; `None` if the process no longer exists.
 fn number_of(process: &OwnedFd) -> Option<i32> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;

@@ -1,4 +1,4 @@
-//! The connections of the Workload API, each of which is of one instance, and as many as there may be.
+//! Accepts the connections of the Workload API, identifies the instance of each, and bounds their number.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,36 +15,38 @@ use tonic::transport::server::Connected;
 use super::attest::CgroupAttestor;
 use crate::metrics::{GaugeGuard, Metrics};
 
-/// Most connections of one instance, and of all processes that are of none: an application has one or two.
+/// Most connections of one instance, and of all processes together that belong to no instance. An application has
+/// one or two.
 const MAX_OF_INSTANCE: usize = 16;
-/// Most connections of all.
+/// Most connections in total.
 const MAX_CONNECTIONS: usize = 4_096;
 /// Connections that wait for the server to take them.
 const HANDED_ON: usize = 16;
 
-/// The instance that a connection is of. `None`: the process is no workload. Requests carry it as an extension.
+/// The instance whose process has opened the connection; `None` if the process belongs to no instance. Requests
+/// carry it as an extension.
 #[derive(Clone, Debug)]
 pub(super) struct CallingInstance(pub(super) Option<InstanceName>);
 
-/// How many connections there are of each instance.
+/// How many connections each instance has.
 #[derive(Clone, Debug, Default)]
 struct InstanceConnections(Arc<Mutex<HashMap<Option<InstanceName>, usize>>>);
 
-/// One connection, which is counted until it is dropped.
+/// The permission for one connection, which counts until this is dropped.
 #[derive(Debug)]
 struct ConnectionPermit {
     places: InstanceConnections,
     of: Option<InstanceName>,
 }
 
-/// A connection of a process that was identified.
+/// A connection whose process was identified.
 pub(super) struct AttestedConnection {
     stream: UnixStream,
     place: ConnectionPermit,
     _counted: GaugeGuard,
 }
 
-/// Accepts until the receiver is dropped.
+/// Accepts connections until the receiver is dropped.
 pub(super) fn accept(
     listener: UnixListener,
     attestor: CgroupAttestor,
@@ -85,7 +87,7 @@ pub(super) fn accept(
 
 impl InstanceConnections {
     fn take(&self, of: Option<InstanceName>) -> Option<ConnectionPermit> {
-        // A count is whole while the lock is held.
+        // Poisoning is ignored, because no panic can interrupt a change of a count.
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.get(&of).copied().unwrap_or_default();
         if own >= MAX_OF_INSTANCE || taken.values().sum::<usize>() >= MAX_CONNECTIONS {

@@ -1,14 +1,14 @@
-//! What the tests of a large mesh need of the machine, with and without an API server
-//! (`control/app/tests/kubernetes/scale.rs` includes this file by its path).
+//! Helpers for tests of a large mesh: the use of CPU and memory, random numbers, and the limit of descriptors. The
+//! test with an API server (`control/app/tests/kubernetes/scale.rs`) includes this file by its path.
 
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Kernel ticks of a second, in `/proc/PID/stat` (`sysconf(_SC_CLK_TCK)`, 100 on Linux).
+/// The duration of one tick in `/proc/PID/stat`: there are 100 per second on Linux (`sysconf(_SC_CLK_TCK)`).
 const TICK: Duration = Duration::from_millis(10);
 
-/// Numbers without a pattern, the same in each run (xorshift, Marsaglia 2003).
+/// Pseudo-random numbers that are the same in each run (xorshift, Marsaglia 2003).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -24,14 +24,14 @@ impl Random {
     }
 }
 
-/// A number of `/proc/PID/status`, in KiB.
+/// A value in `/proc/PID/status`, in KiB.
 pub(crate) fn status_kib(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The time that a process has spent on CPUs.
+/// The CPU time that a process has used.
 pub(crate) fn cpu(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     // proc_pid_stat(5): user and system ticks are the 12th and 13th after the name.
@@ -40,7 +40,7 @@ pub(crate) fn cpu(pid: u32) -> Duration {
     TICK * ticks.map(|ticks| ticks.parse::<u32>().unwrap()).sum::<u32>()
 }
 
-/// Has this process, and those that it starts, open so many files.
+/// Raises the limit of open files of this process, and of those that it starts, to this number.
 pub(crate) fn open_files(needed: usize) {
     let needed = u64::try_from(needed).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -1,16 +1,16 @@
-//! What discovery costs a control plane in a large mesh, counted and timed with real clients.
+//! Measures what discovery costs a control plane in a large mesh, with real clients.
 //!
 //! ```text
 //!  this process ── change SERVICE NUMBER ──► a control plane: its own process, no cluster
 //!       │  ▲                                        │
 //!       │  └──────── discovery over mTLS ───────────┘
-//!       └ up to 2,000 clients of leno-discovery, each with the questions of a proxy
+//!       └ up to 2,000 clients of leno-discovery, each with the subscriptions of a proxy
 //! ```
 //!
-//! It runs a small mesh and asserts on counts alone. With `LENO_SCALE_LARGE` it has the size that the design names;
-//! `make scale` is another test, with a real API server (`control/app/tests/kubernetes/scale.rs`).
-//! `LENO_SCALE_SERVICES`, `LENO_SCALE_NAMESPACES`, `LENO_SCALE_WIDE`, `LENO_SCALE_PROXIES`, `LENO_SCALE_CHANGES` and
-//! `LENO_SCALE_RATE` change single sizes.
+//! By default the mesh is small, and the test only asserts counts. With `LENO_SCALE_LARGE` the mesh has the size
+//! that the design names. `make scale` runs another test, with a real API server
+//! (`control/app/tests/kubernetes/scale.rs`). `LENO_SCALE_SERVICES`, `LENO_SCALE_NAMESPACES`, `LENO_SCALE_WIDE`,
+//! `LENO_SCALE_PROXIES`, `LENO_SCALE_CHANGES` and `LENO_SCALE_RATE` change single sizes.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod machine;
@@ -25,9 +25,10 @@ use libtest_mimic::{Arguments, Trial};
 
 use mesh::Size;
 
-/// Set for the process that serves: where it writes the authority's roots.
+/// This variable is set for the process that serves. Its value is the file to which the authority's roots are
+/// written.
 const SERVER: &str = "LENO_SCALE_SERVER";
-/// The sizes of the design, unless a variable of its own says another.
+/// This variable selects the sizes that the design names, unless other variables change single sizes.
 const LARGE: &str = "LENO_SCALE_LARGE";
 
 fn main() -> ExitCode {

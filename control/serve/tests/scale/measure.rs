@@ -1,4 +1,4 @@
-//! The clients, and what is counted while pods are replaced.
+//! The clients, and the measurement while pods are replaced.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,18 +16,18 @@ use crate::SERVER;
 use crate::machine::{Random, cpu, open_files, status_kib};
 use crate::mesh::{Mesh, Size, replaced};
 
-/// Services of its own namespace that a proxy follows, and others of the mesh.
+/// How many services of its own namespace a proxy follows, and how many of other namespaces.
 const FOLLOWED_NEAR: usize = 4;
 const FOLLOWED_FAR: usize = 2;
-/// One change in so many is of the wide service, which every fifth proxy follows.
+/// One in this many changes affects the service with very many pods, which every fifth proxy follows.
 const WIDE_EVERY: usize = 20;
 const WIDE_PROXIES: usize = 5;
-/// Proxies that are started at once.
+/// How many proxies are started at the same time.
 const STARTED: usize = 100;
-/// Bounds every wait; nothing is measured by it.
+/// Bounds every wait. Nothing is measured with it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The process that serves; it ends with this.
+/// The process that serves. Dropping this ends it.
 struct Plane {
     process: Child,
     commands: Option<ChildStdin>,
@@ -36,7 +36,7 @@ struct Plane {
     cold_start: Duration,
 }
 
-/// What the control plane has counted, and the process has used, until one moment.
+/// The control plane's counters, and the CPU time of its process, up to one moment.
 struct Counts {
     metrics: HashMap<String, u64>,
     resident_kib: u64,
@@ -52,7 +52,7 @@ struct Proxy {
 
 pub(crate) fn run(size: Size) {
     println!("{size:?}");
-    // Two connections for each proxy.
+    // Each proxy needs two connections.
     open_files(size.proxies * 2 + 1_024);
     let directory = tempfile::tempdir().unwrap();
     let roots = directory.path().join("roots.pem");
@@ -85,8 +85,8 @@ pub(crate) fn run(size: Size) {
         report(size, &mut waits, deliveries, (&used, elapsed));
         println!("resident, in the end: {} KiB", after.resident_kib);
         assert_eq!(waits.len(), deliveries, "every change arrives at every subscriber");
-        // Nothing is sent to a stream that did not ask. A stream may ask for a service by its address
-        // and by its name, and look between the two.
+        // A stream gets nothing that it has not subscribed to. A stream may be subscribed to a service by its
+        // address and its name, and read its mailbox between the two notifications.
         for (name, most) in [("resources_sent_total", 1), ("wakeups_total", 2)] {
             let number = used.get(name);
             let most = most * deliveries as u64;
@@ -119,8 +119,8 @@ fn report(size: Size, waits: &mut [Duration], deliveries: usize, used: (&Counts,
     println!("the endpoint in its slice, as JSON: {} bytes", endpoint.len());
 }
 
-/// Replaces pods at the rate of the size. How long each took to arrive at each subscriber, and how
-/// many there were.
+/// Replaces pods at the configured rate. Returns how long each change took to arrive at each subscriber, and how
+/// many deliveries there were.
 async fn replace_pods(
     size: Size,
     plane: &mut Plane,
@@ -152,12 +152,12 @@ async fn replace_pods(
     (arrivals.join_all().await, deliveries)
 }
 
-/// Whether a service is served by the pod of a change, or by one that took its place.
+/// Whether a service has the pod of a change, or a later pod in its place.
 fn serves(now: &Resolution, generation: u32) -> bool {
     let Resolution::Service(service) = now else { return false };
     let endpoints = service.ports.iter().flat_map(|port| port.endpoints.iter());
     let first = replaced(generation);
-    // Of later changes one may have had the same place.
+    // A later change may have replaced the same pod.
     endpoints.flat_map(|one| &one.addresses).any(|ip| *ip >= first)
 }
 
@@ -202,7 +202,7 @@ async fn start_all(size: Size, control: &str, roots: &Path) -> Vec<Proxy> {
 }
 
 impl Proxy {
-    /// The service that a proxy's pod is behind. Every fifth proxy is of the large namespace.
+    /// The service of a proxy's pod. Every fifth proxy belongs to the large namespace.
     fn service(size: Size, number: usize) -> usize {
         match (number % WIDE_PROXIES, number / WIDE_PROXIES % 2) {
             (0, 0) => 0,

@@ -1,4 +1,4 @@
-//! The mesh that is measured: services, pods and namespaces by number, as objects for the index.
+//! The mesh that is measured: its numbered services, pods and namespaces, as objects for the index.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,9 +13,9 @@ use leno_resources::{
 };
 use leno_types::{InstanceName, ServiceName};
 
-/// Pods of every service but the wide one.
+/// How many pods every service has, except the service with very many.
 const PODS: usize = 10;
-/// Endpoints of one slice, as Kubernetes splits them.
+/// How many endpoints one slice has, as Kubernetes splits them.
 const SLICE: usize = 100;
 
 /// How large the mesh is.
@@ -23,19 +23,19 @@ const SLICE: usize = 100;
 pub(crate) struct Size {
     pub(crate) services: usize,
     pub(crate) namespaces: usize,
-    /// Pods of service 0, in the large namespace.
+    /// How many pods service 0 has, which is in the large namespace.
     pub(crate) wide: usize,
-    /// Services of the large namespace beside service 0.
+    /// How many services the large namespace has besides service 0.
     pub(crate) gathered: usize,
     pub(crate) proxies: usize,
     pub(crate) changes: usize,
     pub(crate) changes_per_second: usize,
 }
 
-/// The mesh. Pods are replaced one at a time; `generations` holds which pod has each place.
+/// The mesh. Pods are replaced one at a time; `generations` records which pod is in each place.
 pub(crate) struct Mesh {
     size: Size,
-    /// By service, then by place: 0 for the first pod, else the number of the change.
+    /// The present pod, by service and then by place: 0 for the first pod, else the number of the change.
     generations: Vec<Vec<u32>>,
 }
 
@@ -63,7 +63,7 @@ impl Size {
     }
 }
 
-/// The address of the pod that change `generation` makes.
+/// The address of the pod that the change `generation` creates.
 pub(crate) fn replaced(generation: u32) -> IpAddr {
     address(0x2000_0000 + generation)
 }
@@ -74,7 +74,7 @@ impl Mesh {
         Self { size, generations: (0..size.services).map(pods).collect() }
     }
 
-    /// Every object, as a first list of a cluster has them.
+    /// All objects, as in the first list of a cluster.
     pub(crate) fn objects(&self) -> Vec<ObjectChange> {
         let mut changes = Vec::new();
         for service in 0..self.size.services {
@@ -89,9 +89,9 @@ impl Mesh {
         changes
     }
 
-    /// Replaces one pod of a service: what a rolling update does, once for each pod.
+    /// Replaces one pod of a service, as a rolling update does for each pod in turn.
     pub(crate) fn replace(&mut self, service: usize, generation: u32) -> Vec<ObjectChange> {
-        // The first half has proxies, which stay.
+        // The pods of the first half have proxies and are not replaced.
         let half = self.size.pods(service) / 2;
         let pod = half + generation as usize % half;
         let old = pod_name(service, pod, self.generations[service][pod]);

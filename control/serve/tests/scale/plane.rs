@@ -1,7 +1,7 @@
-//! The control plane that is measured, in a process of its own: the served index without a cluster.
+//! The control plane that is measured: a separate process that serves an index, without a cluster.
 //!
-//! It reads commands from its standard input, one a line, and answers on its standard output:
-//! `change SERVICE NUMBER` replaces a pod, `stats` prints the metrics in one line.
+//! It reads commands from standard input, one per line, and answers on standard output: `change SERVICE NUMBER`
+//! replaces a pod, `stats` prints the metrics in one line.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::mesh::{Mesh, Size};
 
-/// Takes the text of a token for the instance that bears it, so that no file is read for 2,000 of them.
+/// Treats the text of a token as the name of its instance, so that no files are read for 2,000 tokens.
 #[derive(Debug)]
 struct NamesAsTokens;
 
@@ -38,13 +38,14 @@ impl Authenticator for NamesAsTokens {
     }
 }
 
-/// Pods are named after their service, and so is their service account.
+/// The identity of a pod. A pod's name begins with its service's name, which is also the name of its service
+/// account.
 fn identity(instance: &InstanceName) -> Identity {
     let account = instance.name.split('-').next().unwrap();
     Identity::new(TrustDomain::default(), &instance.namespace, account).unwrap()
 }
 
-/// Serves until standard input ends. `roots` is where the authority's roots are written.
+/// Serves until standard input ends. The authority's roots are written to `roots`.
 pub(crate) fn serve(size: Size, roots: &Path, threads: usize) {
     let begin = Instant::now();
     let mut mesh = Mesh::new(size);

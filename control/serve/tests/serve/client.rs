@@ -1,4 +1,4 @@
-//! A raw client: TLS, HTTP/2 and the generated stubs, nothing of a proxy.
+//! A client with only TLS, HTTP/2 and the generated stubs, and no code of a proxy.
 
 use std::future::Future;
 use std::io;
@@ -30,7 +30,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
-/// Bounds every wait of a test; nothing is measured by it.
+/// Bounds every wait of a test. Nothing is measured with it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A certificate with its key.
@@ -39,7 +39,7 @@ pub(crate) struct TestIdentity {
     pub(crate) key: Vec<u8>,
 }
 
-/// A key, and a certificate request for it.
+/// A new key, and a certificate request for it.
 pub(crate) fn request() -> (KeyPair, Vec<u8>) {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let mut params = CertificateParams::default();
@@ -72,7 +72,7 @@ pub(crate) async fn connect(
     Endpoint::from_static("https://leno-controller").connect_with_connector(connector).await
 }
 
-/// Asks for a certificate, showing one or none.
+/// Requests a certificate. `shown` is the certificate that the client presents, if any.
 pub(crate) async fn issue(
     address: SocketAddr,
     token: &str,
@@ -86,7 +86,7 @@ pub(crate) async fn issue(
     Ok((answer, TestIdentity { chain, key: key.serialize_der() }))
 }
 
-/// A response with its resources read.
+/// A response with its resources decoded.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) type_url: String,
@@ -103,7 +103,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Opens a stream; its first request will name `node`.
+    /// Opens a stream whose first request will name `node`.
     pub(crate) async fn open(channel: Channel, node: &str) -> Result<Self, tonic::Status> {
         let (requests, outgoing) = mpsc::channel(16);
         let mut client = DiscoveryClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
@@ -117,7 +117,7 @@ impl Stream {
         self.requests.send(request).await.unwrap();
     }
 
-    /// Sends a first request of another node.
+    /// Sends a first request that names another node.
     pub(crate) async fn send_as(&mut self, node: Node) {
         self.node = Some(node);
         self.subscribe(&[]).await;
@@ -143,7 +143,7 @@ impl Stream {
         .await;
     }
 
-    /// Says that a response was no good.
+    /// Reports that a response was invalid.
     pub(crate) async fn nack(&mut self, response: &Response) {
         self.send(DeltaDiscoveryRequest {
             type_url: response.type_url.clone(),
@@ -154,7 +154,7 @@ impl Stream {
         .await;
     }
 
-    /// The next response.
+    /// Waits for the next response.
     pub(crate) async fn next(&mut self) -> Result<Response, tonic::Status> {
         let next = tokio::time::timeout(PATIENCE, self.responses.message()).await;
         let response = next.expect("a response in time")?.expect("the stream goes on");
@@ -201,7 +201,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Takes any server: these tests are about what the server makes of clients.
+/// Accepts any server certificate, because these tests are about how the server treats clients.
 #[derive(Debug)]
 struct Anyone;
 

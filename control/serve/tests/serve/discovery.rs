@@ -1,4 +1,4 @@
-//! What a stream is told, and what not.
+//! Tests what a stream is sent, and what it is not sent.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn the_name_of_another_instance_is_refused() {
     let db = plane.grant("shop/db-0", "db");
     client::issue(plane.address, &db, None).await.unwrap();
     for (node, code) in [
-        // Known by its token, with another service account.
+        // The instance is known by its token, but has another service account.
         ("shop/db-0", Code::PermissionDenied),
         ("shop/nobody-0", Code::Unauthenticated),
         ("nonsense", Code::InvalidArgument),
@@ -44,13 +44,14 @@ async fn the_name_of_another_instance_is_refused() {
     }
 }
 
-/// Held places: a tenant opens streams with the certificate of its one pod.
+/// A tenant opens as many streams as it can with the certificate of its only pod.
 #[tokio::test]
 async fn an_instance_has_the_streams_of_one_proxy_and_others_are_served() {
     let documents = ["web", "db"].map(|name| workload("shop", name, "10.89.0.2", "strict"));
     let plane = Plane::start(&documents.concat()).await;
     let shown = plane.certificate("shop/web-0").await;
-    // Two for each process: one that serves, one that follows it, and those that finish what they have; twice that to spare.
+    // Two streams for each process (the one that serves, the next one, and those that finish open streams), and
+    // twice as many to spare.
     let most = 4 * (2 + MAX_FINISHING);
     let mut held = Vec::new();
     for nth in 0..most + 2 {
@@ -90,7 +91,7 @@ async fn an_instance_that_the_index_knows_needs_no_token_again() {
     let hour = Duration::from_hours(1);
     let before = Plane::start_as(std::sync::Arc::clone(&authority), "", hour).await;
     let shown = before.certificate("shop/web-0").await;
-    // The control plane after a restart: the same authority, nothing remembered.
+    // Simulates a restart of the control plane: the authority is the same, but all other state is lost.
     let documents = workload("shop", "web", "10.89.0.2", "strict");
     let after = Plane::start_as(authority, &documents, hour).await;
     let channel = client::connect(after.address, Some(&shown)).await.unwrap();
@@ -124,7 +125,7 @@ async fn an_instance_that_the_index_does_not_know_is_recognised_after_a_restart_
     stream.subscribe(&["ip/10.89.0.3"]).await;
     assert_eq!(names(&stream.next().await.unwrap()), ["workload/shop/db-0"]);
 
-    // One whose token was revoked is not known any more.
+    // An instance whose token was revoked is not accepted any more.
     after.tokens.revoke(&"shop/web-0".parse().unwrap()).unwrap();
     let channel = client::connect(after.address, Some(&shown)).await.unwrap();
     let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
@@ -153,7 +154,7 @@ async fn an_address_is_answered_whatever_is_there() {
     assert!(response.resources.is_empty());
     assert_eq!(response.removed_resources, ["ip/192.0.2.1", "workload/books/none"]);
 
-    // What appears later is told without being asked for again, and so is its end.
+    // Something that appears later is sent without another request, and so is its removal.
     plane.apply(&service("books", "late", "192.0.2.1", 80));
     let response = stream.next().await.unwrap();
     assert_eq!(names(&response), ["service/books/late"]);
@@ -181,7 +182,7 @@ async fn a_service_is_answered_by_its_name() {
     assert!(response.removed_resources.contains(&"service/books/headless".to_owned()));
 }
 
-/// The first service of a response, as a proxy sees it that holds it without endpoints.
+/// The first service of a response, as it is for a proxy that had the service without endpoints.
 fn first_service(response: &Response) -> Service {
     let any = response.resources[0].resource.as_ref().unwrap();
     let AddressResource::Service(update) = decode::address(any).unwrap() else { panic!("{any:?}") };
@@ -197,13 +198,14 @@ fn first_service(response: &Response) -> Service {
     update.apply(Some(("", &held))).unwrap()
 }
 
-/// The names of the routes that come with the first service of a response.
+/// The names of the routes that the first service of a response has.
 fn routes(response: &Response) -> Vec<String> {
     let service = first_service(response);
     service.routes.iter().map(|route| route.name.to_string()).collect()
 }
 
-/// MeshConsumerRoute, on the wire: a route goes to exactly the proxies for which it holds.
+/// As in the conformance test MeshConsumerRoute, but on the wire: a route is sent to exactly those proxies to
+/// which it applies.
 #[tokio::test]
 async fn routes_travel_with_the_service_to_its_clients() {
     let route = |name: &str, namespace: &str| {
@@ -224,7 +226,7 @@ async fn routes_travel_with_the_service_to_its_clients() {
     }
     plane.apply(&route("theirs", "shop"));
     assert_eq!(routes(&shop.next().await.unwrap()), ["theirs"]);
-    // Were the consumer route sent to the other namespace, it would come before this.
+    // If the consumer route was sent to the other namespace, that message would arrive before this one.
     plane.apply(&service("books", "api", "10.96.0.7", 81));
     let response = other.next().await.unwrap();
     assert_eq!(routes(&response), ["own"]);
@@ -247,7 +249,7 @@ async fn an_address_that_is_queried_again_is_answered_again() {
     }
 }
 
-/// The services that a proxy is told to prefetch.
+/// The names of the services that a proxy is asked to prefetch.
 async fn used(stream: &mut Stream) -> Vec<String> {
     let request = DeltaDiscoveryRequest {
         type_url: USED_SERVICES_TYPE.to_owned(),
@@ -269,7 +271,7 @@ async fn a_proxy_prefetches_what_workloads_of_its_identity_use() {
     let plane = Plane::start(&documents).await;
     let mut first = plane.stream("shop/web-0").await;
     assert_eq!(used(&mut first).await, [""; 0]);
-    // Used are a service by its address and a workload; another service is only prefetched.
+    // A service (by its address) and a workload are used. Another service is only prefetched.
     let request = DeltaDiscoveryRequest {
         type_url: ADDRESS_TYPE.to_owned(),
         resource_names_subscribe: vec!["ip/10.96.0.7".to_owned(), "ip/10.89.0.7".to_owned()],
@@ -282,7 +284,7 @@ async fn a_proxy_prefetches_what_workloads_of_its_identity_use() {
     assert_eq!(used(&mut replica).await, ["books/api"]);
     let mut other = plane.stream("else/web-0").await;
     assert_eq!(used(&mut other).await, [""; 0], "the identity of another namespace");
-    // Once the workload uses it, it is more than prefetched.
+    // Once the workload uses the service, it counts as used.
     first.subscribe(&["service/books/other", "ip/192.0.2.1"]).await;
     assert_eq!(first.next().await.unwrap().removed_resources, ["ip/192.0.2.1"]);
     assert_eq!(used(&mut replica).await, ["books/api", "books/other"]);
@@ -299,7 +301,7 @@ async fn an_update_is_pushed_only_to_its_subscribers() {
     assert_eq!(names(&first), ["service/shop/web"]);
     assert_eq!(first.removed_resources, ["service/shop/cart"]);
 
-    // The first is none of this stream's; were it sent, it would come before the second.
+    // The first change does not concern this stream. If it was sent, it would arrive before the second one.
     plane.apply(&service("books", "api", "10.96.0.7", 81));
     plane.apply(&service("shop", "web", "10.96.0.1", 82));
     let second = stream.next().await.unwrap();
@@ -320,7 +322,7 @@ async fn a_refused_response_is_not_sent_again_until_it_changes() {
     stream.subscribe(&["service/shop/web"]).await;
     let refused = stream.next().await.unwrap();
     stream.nack(&refused).await;
-    // Were it sent again, it would come before what this asks for.
+    // If it was sent again, it would arrive before the answer to this request.
     stream.subscribe(&["ip/192.0.2.1"]).await;
     let response = stream.next().await.unwrap();
     assert_eq!(names(&response), [""; 0]);
@@ -420,7 +422,7 @@ async fn a_proxy_that_uses_another_bundle_than_it_was_sent_is_sent_it_again() {
     let wanted = plane.state.wanted_trust().unwrap();
     assert_eq!(wanted.bundle, bundle_hash(&bundle.roots));
 
-    // The roots of a certificate that was issued before a change.
+    // The proxy reports the roots of a certificate that was issued before the change.
     stream.send(report("older", &bundle.issuer)).await;
     let again = stream.next().await.unwrap();
     assert_eq!(again.resources, sent.resources);
@@ -428,7 +430,7 @@ async fn a_proxy_that_uses_another_bundle_than_it_was_sent_is_sent_it_again() {
     assert_eq!(proxies[0].in_use.as_ref().unwrap().bundle, "older");
 
     stream.send(report(&wanted.bundle, &wanted.issuer)).await;
-    // The answer to something else comes next, so nothing was sent again.
+    // The next response is the answer to this request, so the bundle was not sent again.
     stream.send(subscribed(SERVER_POLICY_TYPE, "shop/web-0")).await;
     assert_eq!(stream.next().await.unwrap().type_url, SERVER_POLICY_TYPE);
     assert_eq!(plane.state.proxies()[0].in_use, Some(wanted));

@@ -1,4 +1,4 @@
-//! Who gets a certificate.
+//! Tests which clients get a certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,8 @@ async fn a_certificate_of_another_authority_does_not_connect() {
     let other = Arc::new(Authority::ephemeral(&TrustDomain::default()).unwrap());
     let other = Plane::start_as(other, "", Duration::from_hours(1)).await;
     let foreign = other.certificate("shop/web-0").await;
-    // In TLS 1.3 the client is done before the server has looked at its certificate.
+    // In TLS 1.3 the client completes the handshake before the server has verified its certificate, so the error
+    // may appear later.
     let refused = match client::connect(plane.address, Some(&foreign)).await {
         Err(_) => true,
         Ok(channel) => match client::Stream::open(channel, "shop/web-0").await {

@@ -1,4 +1,4 @@
-//! Identity and discovery over loopback, asked by a raw client.
+//! Tests identity and discovery over loopback with a raw client.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod client;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use client::{Stream, TestIdentity};
 
-/// A control plane on a port of its own; it ends when this is dropped.
+/// A control plane on a port of its own. Dropping this ends it.
 struct Plane {
     address: SocketAddr,
     state: Arc<PlaneState>,
@@ -30,7 +30,7 @@ struct Plane {
 }
 
 impl Plane {
-    /// Starts one that serves `documents`.
+    /// Starts a control plane that serves `documents`.
     async fn start(documents: &str) -> Self {
         Self::start_with(documents, Duration::from_hours(1)).await
     }
@@ -45,7 +45,7 @@ impl Plane {
         Self::start_in(directory, authority, documents, lifetime).await
     }
 
-    /// Another control plane on the same files; it remembers nothing else.
+    /// Starts another control plane on the same files. All other state of the first one is lost.
     async fn restart(self, documents: &str) -> Self {
         let Self { directory, authority, .. } = self;
         Self::start_in(directory, authority, documents, Duration::from_hours(1)).await
@@ -92,14 +92,14 @@ impl Plane {
         client::issue(self.address, &token, None).await.unwrap().1
     }
 
-    /// A stream of an instance, with its own certificate.
+    /// Opens a stream for an instance, with its own certificate.
     async fn stream(&self, instance: &str) -> Stream {
         let shown = self.certificate(instance).await;
         let channel = client::connect(self.address, Some(&shown)).await.unwrap();
         Stream::open(channel, instance).await.unwrap()
     }
 
-    /// One number of the metrics.
+    /// The value of a metric.
     fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         self.state.render_metrics(&mut text);

@@ -1,4 +1,4 @@
-//! The last good state, and the update that the next state causes. Does no I/O.
+//! Keeps the last valid state, and determines the update that the next state causes. Does no I/O.
 
 use leno_resources::{Object, Problem};
 
@@ -6,14 +6,14 @@ use crate::{SourceUpdate, diff};
 
 #[derive(Debug, Default)]
 pub(super) struct AcceptedState {
-    /// `None` until the first good state.
+    /// The last valid state; `None` before the first one.
     good: Option<Vec<Object>>,
-    /// Why the newest state was refused; empty if it was accepted.
+    /// Why the newest state was rejected; empty if it was accepted.
     refused: Vec<Problem>,
 }
 
 impl AcceptedState {
-    /// Takes the newest state; returns the update to send, if anything is new.
+    /// Accepts or rejects the newest state. Returns the update to send, if anything has changed.
     pub(super) fn take(
         &mut self,
         newest: Result<Vec<Object>, Vec<Problem>>,

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Bounds a wait for an event that must come; reached only if the test fails.
+/// Bounds a wait for an event that must occur. The bound is only reached if the test fails.
 const HANG: Duration = Duration::from_secs(30);
 
 struct Run {
@@ -34,7 +34,7 @@ impl Run {
         }
     }
 
-    /// Waits for the update `wanted`; skips earlier ones, which a write in several steps may cause.
+    /// Waits for the update `wanted`, and skips earlier ones, which a write in several steps may cause.
     async fn until(&mut self, wanted: &[&str]) {
         while self.changes().await != wanted {}
     }
@@ -58,7 +58,7 @@ fn document(name: &str) -> String {
     format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}\n")
 }
 
-/// Writes a file like an editor that renames a new file into place.
+/// Writes a file as an editor does that renames a new file into place.
 fn replace(path: &Path, text: &str) {
     let other = path.with_extension("swp");
     fs::write(&other, text).unwrap();
@@ -107,7 +107,7 @@ async fn a_bad_edit_is_refused_as_a_whole_and_can_be_taken_back() {
     fs::write(&other, document("b")).unwrap();
     let mut run = Run::of(&[dir.path().to_owned()]);
     assert_eq!(run.changes().await, ["+a", "+b"]);
-    // The good edit in the same state must not be applied either.
+    // One file is invalid, so the valid edit of another file must not be applied either.
     replace(&other, "{apiVersion: v1, kind: Namespace, metadata: {nam: b}}");
     let problems = run.refused().await;
     assert!(problems.iter().all(|problem| &*problem.file == other.to_str().unwrap()));

@@ -1,4 +1,4 @@
-//! Which directories to watch, and which of their events matter.
+//! Determines which directories to watch, and which of their events matter.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ pub enum OpenError {
     /// The system offers no further file watches.
     #[error("file changes cannot be watched: raise fs.inotify.max_user_instances")]
     Watcher(#[source] notify::Error),
-    /// The current directory was deleted, so that a relative path has no meaning.
+    /// The current directory was deleted, so a relative path cannot be resolved.
     #[error("{} cannot be made absolute", path.display())]
     Relative {
         /// The path.
@@ -35,15 +35,15 @@ pub enum OpenError {
     },
 }
 
-/// Calls back when one of the paths may have changed; dropping it ends the watch.
+/// Calls a function when one of the paths may have changed. Dropping this ends the watch.
 #[derive(Debug)]
 pub(super) struct Watch {
     watcher: RecommendedWatcher,
-    /// Paths that may be directories; each is watched as one while it is one.
+    /// The paths that may be directories. A path is watched as a directory while it is one.
     paths: BTreeSet<PathBuf>,
 }
 
-/// Decides which events cause a read. In doubt an event does: reading again is cheap.
+/// Decides which events make the files be read again. In doubt they are read, which costs little.
 #[derive(Debug)]
 struct Filter {
     /// The last components of the paths.
@@ -67,7 +67,7 @@ impl Watch {
             }
         };
         let mut watcher = notify::recommended_watcher(handler).map_err(OpenError::Watcher)?;
-        // Editors replace files by renaming: the event belongs to the directory, not to the file.
+        // Editors replace files by renaming them, and that event belongs to the directory, not to the file.
         let parents: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
         for path in parents {
             let result = watcher.watch(path, RecursiveMode::NonRecursive);
@@ -89,7 +89,7 @@ impl Watch {
     }
 }
 
-/// The paths as given, and the targets of symbolic links among them.
+/// The paths as given, and the targets of those that are symbolic links.
 fn resolve(given: &[PathBuf]) -> Result<BTreeSet<PathBuf>, OpenError> {
     let mut paths = BTreeSet::new();
     for path in given {
@@ -105,7 +105,8 @@ fn resolve(given: &[PathBuf]) -> Result<BTreeSet<PathBuf>, OpenError> {
 
 impl Filter {
     fn matters(&self, event: &Event) -> bool {
-        // Reading the files causes events, too: only access that may have written counts.
+        // Reading the files also causes events, so only those events count after which a file may have been
+        // written.
         let written = AccessKind::Close(AccessMode::Write);
         match event.kind {
             EventKind::Access(kind) if kind != written => false,
@@ -119,7 +120,7 @@ impl Filter {
         };
         is_document(path)
             || self.names.contains(name)
-            // Kubernetes mounts a ConfigMap as links through `..data`, and replaces that link.
+            // Kubernetes mounts a ConfigMap as links through `..data`, and replaces that link at an update.
             || name.to_string_lossy().starts_with("..")
     }
 }

@@ -1,4 +1,4 @@
-//! Collects the events of all watches into updates.
+//! Collects the events of all watches, and combines them into updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -12,8 +12,8 @@ use super::watch::KindEvent;
 use super::{WATCHED, WatchedKind};
 use crate::MisreadObject;
 
-/// How long the first update waits for a kind that the API server cannot list. An API server that
-/// is starting may refuse a list for a moment, and proxies would be told that no such objects
+/// How long the first update waits for a kind that the API server cannot list. An API server that is starting may
+/// refuse a list for a moment. If the first update did not wait, proxies would be informed that no such objects
 /// exist.
 const UNREADABLE: Duration = Duration::from_secs(15);
 
@@ -24,17 +24,17 @@ pub(super) struct Collector {
     pending: PendingChanges,
     /// The newest state of each invalid route and policy that was not reported yet.
     misread: BTreeMap<ObjectKey, MisreadObject>,
-    /// Whether the first update, with all kinds, was sent.
+    /// Whether the first update, which contains all kinds, was sent.
     begun: bool,
 }
 
-/// The newest unsent change of each object. Its size is bounded by the number of objects, however long no update
-/// can be sent. It does not contain objects that are sent early.
+/// The newest unsent change of each object. Its size is bounded by the number of objects, even if no update can be
+/// sent for a long time. Objects that are sent early are not in it.
 #[derive(Debug, Default)]
 struct PendingChanges(BTreeMap<ObjectKey, ObjectChange>);
 
 /// Whether a cluster has so many objects of this kind that the objects of the first list are sent before the list
-/// is complete. Statuses, which report missing objects, belong to other kinds, so nothing is decided too early.
+/// is complete. The objects of these kinds have no status that could report missing objects too early.
 fn is_early(kind: Kind) -> bool {
     matches!(kind, Kind::Service | Kind::EndpointSlice | Kind::Workload)
 }
@@ -45,9 +45,9 @@ struct State {
     /// When the API server first answered that it cannot list the objects; `None` after a list.
     unreadable: Option<Instant>,
     known: BTreeSet<ObjectKey>,
-    /// Objects that exist but are invalid, with or without a last good state.
+    /// Objects that exist but are invalid, whether or not there is a last valid state.
     kept: BTreeSet<ObjectKey>,
-    /// During a list that is not the first: the objects listed so far.
+    /// During a list that is not the first: the keys of the objects listed so far.
     listed: Option<BTreeSet<ObjectKey>>,
 }
 
@@ -55,7 +55,7 @@ impl Collector {
     pub(super) fn take(&mut self, nth: usize, event: KindEvent) {
         let (state, pending, begun) = (&mut self.kinds[nth], &mut self.pending, self.begun);
         match event {
-            // During a first list no object can be missing.
+            // During a first list, no object can be missing.
             KindEvent::Begin => state.listed = state.has_any().then(BTreeSet::new),
             KindEvent::Put(object) => {
                 let key = object.key();
@@ -68,8 +68,8 @@ impl Collector {
                 pending.0.insert(key, ObjectChange::Upsert(object));
             }
             KindEvent::Kept(key, misread) => {
-                // This also happens after a restart. Without its outline, requests that the policy denies would be
-                // permitted.
+                // No valid state is known, which is also the case after a restart. If the policy's outline was not
+                // used, requests that the policy denies would be permitted.
                 let is_first = !state.known.contains(&key);
                 let outline = misread.as_ref().filter(|_| key.kind == Kind::AuthorizationPolicy);
                 if let (true, Some(outline)) = (is_first, outline) {
@@ -87,7 +87,7 @@ impl Collector {
                     listed.remove(&key);
                 }
                 self.misread.remove(&key);
-                // The deletion is sent whether the object was valid or not.
+                // The deletion is sent whether or not the object was valid.
                 if state.known.remove(&key) | state.kept.remove(&key) {
                     pending.end(key, begun);
                 }
@@ -110,22 +110,21 @@ impl Collector {
         }
     }
 
-    /// How many objects of a kind are known.
+    /// How many objects of a kind exist.
     pub(super) fn count(&self, nth: usize) -> usize {
         self.kinds[nth].known.len()
     }
 
-    /// The kinds that have not been listed yet.
+    /// The kinds that were not listed yet.
     pub(super) fn missing(&self) -> Vec<WatchedKind> {
         let all = WATCHED.into_iter().zip(&self.kinds);
         all.filter(|(_, state)| !state.complete).map(|(watched, _)| watched).collect()
     }
 
-    /// Whether the first update must wait for a kind that has not been listed. A kind that the API
-    /// server cannot list, because a right is missing or a conversion webhook is broken, holds up
-    /// the first update only for a limited time: afterwards only that kind's own objects are
-    /// missing. Namespaces, services, endpoints and pods are waited for without limit, because
-    /// nothing can be served without them.
+    /// Whether the first update must wait for a kind that has not been listed. If the API server cannot list a
+    /// kind, because a right is missing or a conversion webhook is broken, the first update waits only for a
+    /// limited time. After that, only objects of this kind are missing. It waits without limit for namespaces,
+    /// services, endpoints and pods, because nothing can be served without them.
     fn waits(&self) -> bool {
         let missing = self.missing();
         let needed = |one: &WatchedKind| match one {
@@ -142,7 +141,7 @@ impl Collector {
         !self.kinds.iter().all(waited)
     }
 
-    /// Before the first update: the objects of kinds with many, to be sent in advance.
+    /// Before the first update: objects of kinds that usually have many, which are sent in advance.
     pub(super) fn early(&mut self) -> Vec<ObjectChange> {
         if self.begun {
             return Vec::new();
@@ -151,8 +150,8 @@ impl Collector {
         early.map(|(_, change)| change).collect()
     }
 
-    /// Returns the changes to send now. There are none until all kinds that can be listed were listed. The first update then
-    /// has all objects, even if there are none; later ones have the differences.
+    /// Returns the changes to send now. There are none before all kinds that can be listed were listed. The first
+    /// update then has all objects, even if there are none; later ones have the differences.
     pub(super) fn changes(&mut self) -> Option<Vec<ObjectChange>> {
         if !self.begun {
             if self.waits() {
@@ -169,8 +168,9 @@ impl Collector {
         Some(self.pending.take()).filter(|changes| !changes.is_empty())
     }
 
-    /// The invalid routes and policies that were not reported yet. Call it after
-    /// [`changes`](Self::changes), and report them after those changes; nothing before the first update.
+    /// The invalid routes and policies that were not reported yet. The caller calls this after
+    /// [`changes`](Self::changes), and reports the result after those changes. Returns nothing before the first
+    /// update.
     pub(super) fn misread(&mut self) -> Vec<MisreadObject> {
         if !self.begun {
             return Vec::new();
@@ -182,8 +182,8 @@ impl Collector {
 }
 
 impl PendingChanges {
-    /// Records the deletion of an object. Before the first update no receiver has the object, unless
-    /// it was sent early.
+    /// Records the deletion of an object. Before the first update, receivers do not have the object, unless it was
+    /// sent early.
     fn end(&mut self, key: ObjectKey, begun: bool) {
         if begun || is_early(key.kind) {
             self.0.insert(key.clone(), ObjectChange::Delete(key));
@@ -202,7 +202,7 @@ impl State {
         !self.known.is_empty() || !self.kept.is_empty()
     }
 
-    /// Removes the objects that are not in the list.
+    /// Removes the objects that the list did not contain.
     fn keep_only(
         &mut self,
         listed: &BTreeSet<ObjectKey>,
@@ -314,7 +314,8 @@ mod tests {
         assert_eq!(collector.changes(), Some(vec![ObjectChange::Delete(namespace("b").key())]));
     }
 
-    /// For example because a conversion webhook is broken, or a right for one kind is missing.
+    /// The API server cannot list the kind, for example because a conversion webhook is broken or a right is
+    /// missing.
     #[tokio::test(start_paused = true)]
     async fn a_kind_that_cannot_be_listed_costs_its_own_objects_only() {
         let route =
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(collector.changes(), None, "without pods there is nothing to serve");
     }
 
-    /// What the source sends after each batch, in the order in which it sends it.
+    /// What the source sends after each batch of events, in order: the changes, then invalid objects.
     fn told(collector: &mut Collector) -> (Option<Vec<ObjectChange>>, Vec<MisreadObject>) {
         (collector.changes(), collector.misread())
     }

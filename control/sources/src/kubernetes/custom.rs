@@ -1,4 +1,4 @@
-//! Kinds that a cluster has while their CustomResourceDefinitions are installed.
+//! Kinds that a cluster has only while their CustomResourceDefinitions are installed.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind};
@@ -26,13 +26,14 @@ pub(super) fn versions(
     kind.api_versions().iter().map(way).collect()
 }
 
-/// Converts an object by the same rules as a document of a file.
+/// Converts an object by the same rules as a document in a file.
 pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, SkippedObject> {
     let name = given.metadata.name.unwrap_or_default();
     let namespace = given.metadata.namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
     let key = ObjectKey { kind, namespace: namespace.clone(), name: name.clone() };
-    // The age decides between objects with the same claim: the older one wins (GEP-1426, GEP-713 and the Gateway
-    // API's rules on conflicts). That also applies to two Workloads with one address.
+    // The creation time is kept because it decides between objects with the same claim, such as two Workloads with
+    // the same address: the older one takes precedence (GEP-1426, GEP-713 and the Gateway API's rules on
+    // conflicts).
     let metadata = json!({
         "name": name,
         "namespace": namespace,
@@ -40,7 +41,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, Skipped
         "annotations": given.metadata.annotations.unwrap_or_default(),
         "creationTimestamp": given.metadata.creation_timestamp,
     });
-    // The status is written in the API version in which the object was read.
+    // The API version in which the object was read is kept, because the status is written in the same version.
     let read_as = given.types.map(|types| types.api_version);
     let known = |read: &String| kind.api_versions().contains(&read.as_str());
     let version = read_as.filter(known).unwrap_or_else(|| kind.api_version().to_owned());
@@ -55,11 +56,11 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, Skipped
         "metadata": metadata,
     });
     if let (Value::Object(fields), Value::Object(rest)) = (&mut document, given.data) {
-        // Only a workload's status is an input; Leno writes the status of other kinds itself.
+        // Only the status of a Workload is an input. Leno itself writes the status of the other kinds.
         let read = |field: &str| field == "spec" || (field == "status" && kind == Kind::Workload);
         fields.extend(rest.into_iter().filter(|(field, _)| read(field)));
     }
-    // JSON is valid YAML.
+    // JSON is also valid YAML.
     match parse(&key.to_string(), &document.to_string()) {
         Ok(documents) => documents
             .objects
@@ -79,8 +80,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, Skipped
     }
 }
 
-/// The text of a problem without its position. The position refers to generated text, and would mean nothing to
-/// users.
+/// The text of a problem without its position, because the position is in generated text that users do not see.
 fn said(problem: &Problem) -> String {
     match problem.path.as_str() {
         "" => problem.reason.clone(),
@@ -99,7 +99,7 @@ fn outline(kind: Kind, mut document: Value) -> Option<Object> {
             (targets, _) => json!({"targetRefs": targets}),
         };
         if kind == Kind::AuthorizationPolicy {
-            // An Allow policy without rules permits nothing, and an Audit policy records nothing.
+            // An Allow policy without rules permits nothing, and an Audit policy without rules records nothing.
             document["spec"]["action"] = if is_audit { json!("Audit") } else { json!("Allow") };
         }
         return Object::unchecked_policy(kind, document);
@@ -115,9 +115,9 @@ fn outline(kind: Kind, mut document: Value) -> Option<Object> {
     }
 }
 
-/// The fields of a route or a policy that writing its status needs.
+/// The fields of a route or a policy that are needed to write its status.
 struct StatusFields {
-    /// The generation that the status refers to.
+    /// The generation to which the status refers.
     generation: Option<i64>,
     /// The resource version that a new status replaces.
     version: Option<String>,
@@ -126,8 +126,8 @@ struct StatusFields {
 }
 
 impl StatusFields {
-    /// Adds the fields to a route or a policy. A present status that cannot be parsed must not be replaced, so
-    /// that no resource version is added either.
+    /// Adds the fields to a route or a policy. If the present status cannot be parsed, no resource version is
+    /// added, so that the status is not replaced.
     fn attach(self, mut object: Object) -> Object {
         let key = object.key();
         match &mut object {
@@ -172,7 +172,7 @@ impl StatusFields {
         metadata.resource_version = self.read(key, status);
     }
 
-    /// Reads the status; the version that a new one replaces.
+    /// Parses the present status. Returns the version that a new status replaces.
     fn read<S: DeserializeOwned>(self, key: &ObjectKey, status: &mut Option<S>) -> Option<String> {
         match self.status.map(serde_json::from_value::<S>).transpose() {
             Ok(said) => {
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(route.spec.parent_refs.as_ref().unwrap()[0].name, "web");
     }
 
-    /// The rules that cannot be read could have denied any client.
+    /// The rules that cannot be parsed could have denied any client.
     #[test]
     fn an_authorization_policy_that_is_not_understood_is_one_that_denies_every_client() {
         let read = |attached: &str, action: &str| {

@@ -1,4 +1,4 @@
-//! The state of the watches of a cluster, for metrics and for reports of the control plane.
+//! The state of the watches of a cluster, for metrics and for the control plane's reports.
 
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,9 +18,9 @@ pub struct WatchStates {
 #[derive(Debug)]
 struct State {
     kinds: [KindProgress; WATCHED.len()],
-    /// Since when the API server has not answered requests other than the watches; `None` while it answers.
+    /// Since when the API server has not answered requests other than those of watches; `None` while it answers.
     silent_since: Option<Instant>,
-    /// Updates that were sent, and the sum of how long the oldest event of each waited.
+    /// How many updates were sent, and the sum of the waits of each update's oldest event.
     updates: u64,
     waited: Duration,
 }
@@ -33,7 +33,7 @@ struct KindProgress {
     refused: u64,
     /// Whether a watch has ever succeeded.
     once: bool,
-    /// Since when the watch fails.
+    /// Since when the watch has been failing.
     failing_since: Option<Instant>,
     /// The error of the last failed attempt.
     reason: String,
@@ -44,20 +44,20 @@ struct KindProgress {
 pub struct UnfollowedKind {
     /// The kind, as Kubernetes writes it.
     pub kind: &'static str,
-    /// How long that has lasted.
+    /// How long this has been so.
     pub time: Duration,
     /// The API server's last answer, or that it does not answer.
     pub reason: String,
 }
 
-/// How many characters of an error are kept at most: the API server may answer with any text.
+/// Most characters of an error that are kept, because the API server may answer with any text.
 const MAX_REASON: usize = 300;
 
-/// A metric with one value per kind: its name, type, help and getter.
+/// A metric with one value per kind: its name, type and help text, and a function that gets the value.
 type Series = (&'static str, &'static str, &'static str, fn(&KindProgress) -> u64);
 
 impl Default for WatchStates {
-    /// The initial state: no kind is watched yet, and all count as failing from now on.
+    /// The initial state. No kind is watched yet, and all count as failing from now on.
     fn default() -> Self {
         let kind = KindProgress {
             objects: 0,
@@ -75,8 +75,8 @@ impl Default for WatchStates {
 }
 
 impl WatchStates {
-    /// How long the objects may have changed without notice: since the first of the failing watches
-    /// failed, or since the API server stopped answering. `None` while all watches work.
+    /// For how long the objects may have changed unnoticed: since the first of the failing watches failed, or
+    /// since the API server stopped answering. `None` while all watches work.
     #[must_use]
     pub fn stale(&self) -> Option<Duration> {
         let state = self.state();
@@ -84,8 +84,8 @@ impl WatchStates {
         failing.chain(state.silent_since).min().map(|since| since.elapsed())
     }
 
-    /// Records whether the API server answered a request other than the watches. The watches cannot show this: for
-    /// minutes, the watch of a server that stopped answering looks like one without events.
+    /// Records whether the API server answered a request other than the watches. The watches do not show this: for
+    /// minutes, the watch of a server that has stopped answering looks like one without events.
     pub fn answered(&self, answered: bool) {
         let mut state = self.state();
         if answered {
@@ -95,7 +95,7 @@ impl WatchStates {
         }
     }
 
-    /// The kinds whose last list or watch failed. Kinds that have not been tried yet are not among them.
+    /// The kinds whose last list or watch has failed. Kinds that were not tried yet are not included.
     #[must_use]
     pub fn unfollowed(&self) -> Vec<UnfollowedKind> {
         let state = self.state();
@@ -115,7 +115,7 @@ impl WatchStates {
         self.state().kinds.iter().any(untried)
     }
 
-    /// Appends a line per kind in words: how many objects are watched, or why the watch fails.
+    /// Appends one line of text per kind: how many objects are watched, or why the watch fails.
     pub fn describe(&self, text: &mut String) {
         let state = self.state();
         for (watched, kind) in WATCHED.iter().zip(&state.kinds) {
@@ -170,7 +170,7 @@ impl WatchStates {
         WATCHED[nth].page()
     }
 
-    /// Records a failure; returns whether it is the first after a success or since the start.
+    /// Records a failure. Returns whether it is the first one since the start or since the last success.
     pub(super) fn failed(&self, nth: usize, error: &dyn std::error::Error) -> bool {
         let reason = chain(error);
         let kind = &mut self.state().kinds[nth];
@@ -181,7 +181,7 @@ impl WatchStates {
         first
     }
 
-    /// Records that a watch works; returns whether it had worked before and then failed.
+    /// Records that a watch works. Returns whether it had failed after having worked before.
     pub(super) fn reached(&self, nth: usize) -> bool {
         let kind = &mut self.state().kinds[nth];
         let again = std::mem::replace(&mut kind.once, true);
@@ -212,7 +212,7 @@ impl WatchStates {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Ignores poisoning: the state consists of plain numbers and texts.
+        // Poisoning is ignored, because the state consists of plain numbers and texts.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

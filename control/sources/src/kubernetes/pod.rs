@@ -12,14 +12,15 @@ use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use super::SkippedObject;
 
-/// The name of the proxy's container; a pod with such a container is in the mesh.
+/// The name of the proxy's container. A pod with such a container is in the mesh.
 pub const PROXY_CONTAINER: &str = "leno-proxy";
 
-/// The prefix of a workload's name that is made from a pod. The API server allows no such name, so
-/// that a pod and a `Workload` of the same name stay distinct.
+/// The prefix of the name of a workload that stands for a pod. The API server allows no such name, so a pod and a
+/// `Workload` of the same name are different.
 const POD: &str = "pod/";
-/// The workload for a pod. A pod that has ended or has no address yet has none. A pod that shares its node's
-/// network becomes an instance without a proxy, so that endpoints with the node's address can be checked.
+/// Converts a pod to a workload. A pod that has ended, or has no address yet, counts as absent. A pod that uses
+/// its node's network becomes an instance without a proxy, so that endpoints with the node's address can be
+/// checked.
 pub(super) fn workload(pod: &Pod) -> Result<Object, SkippedObject> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let namespace = pod.metadata.namespace.clone();
@@ -71,7 +72,7 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, SkippedObject> {
     })))
 }
 
-/// Whether a pod is in the mesh: it has a proxy of its own ([`is_meshed`]), or is in node mode by its own settings or by
+/// Whether a pod is in the mesh: it has a sidecar ([`is_meshed`]), or it is in node mode by its own settings or
 /// those of its namespace.
 #[must_use]
 pub fn has_proxy(pod: &Pod, of_namespace: NamespaceMode) -> bool {
@@ -80,7 +81,8 @@ pub fn has_proxy(pod: &Pod, of_namespace: NamespaceMode) -> bool {
     is_meshed(pod) || !shared && PodMode::new(labels, annotations).is_node(of_namespace)
 }
 
-/// Whether a pod has a sidecar: among its init containers, or, in clusters before 1.29, among its regular containers.
+/// Whether a pod has a sidecar. It is among the init containers or, in clusters before 1.29, among the ordinary
+/// ones.
 #[must_use]
 pub fn is_meshed(pod: &Pod) -> bool {
     let containers = |spec: &PodSpec| {
@@ -90,14 +92,14 @@ pub fn is_meshed(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(containers)
 }
 
-/// Whether a pod should get traffic: its condition `Ready` is true.
+/// Whether a pod should get traffic, which its condition `Ready` shows.
 #[must_use]
 pub fn is_ready(pod: &Pod) -> bool {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-/// The object that created a pod, as users know it: a Deployment rather than its ReplicaSet.
+/// The object that has created a pod, as users refer to it: a Deployment and not its ReplicaSet.
 #[must_use]
 pub fn owner(pod: &Pod) -> Owner {
     let references = pod.metadata.owner_references.iter().flatten();

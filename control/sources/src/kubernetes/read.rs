@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use super::reduced::ReducedObject;
 use super::{KindOperation, ObjectScope, SkippedObject, WATCHED, WatchedKind, api, pod};
 
-/// How many pages one list may have: half a million objects of most kinds, more than an API server
-/// is designed for. It bounds a server whose list never ends.
+/// Most pages of one list. They contain half a million objects of most kinds, which is more than an API server is
+/// designed for. The bound is for a server whose list never ends.
 const MAX_PAGES: usize = 1000;
 
 /// The objects that were read.
@@ -23,9 +23,9 @@ const MAX_PAGES: usize = 1000;
 pub struct SourceObjects {
     /// The objects of the mesh, as [`super::KubernetesSource`] sends them.
     pub objects: Vec<Object>,
-    /// Objects that are invalid and therefore ignored, or replaced by what is in effect in their place.
+    /// Objects that are invalid. They are ignored, or something else is in effect in their place.
     pub unread: Vec<UnreadObject>,
-    /// The object that created each pod.
+    /// The objects that have created the pods.
     pub owners: Vec<(InstanceName, Owner)>,
 }
 
@@ -36,7 +36,8 @@ pub struct UnreadObject {
     pub key: ObjectKey,
     /// Why it is invalid.
     pub reason: String,
-    /// Of an authorization policy: what is in effect in its place for a control plane that has never read a valid version of it.
+    /// For an authorization policy: what a control plane applies in its place if it has never read a valid version
+    /// of it.
     pub in_its_place: Option<Box<Object>>,
 }
 
@@ -46,16 +47,16 @@ pub struct UnreadObject {
 pub struct ReadError {
     /// The kind's name in Kubernetes.
     pub kind: &'static str,
-    /// The API server's error, or why it does not answer.
+    /// The API server's error, or the reason why it does not answer.
     pub source: leno_kube::Error,
 }
 
-/// Reads all objects of the mesh; with `namespace`, those of that namespace and the namespace
-/// itself. Needs the verb `list` on each kind that [`super::KubernetesSource`] watches. If the
-/// caller has no right to read the namespace object, the result is without it.
+/// Reads all objects of the mesh. With `namespace`, only those of that namespace, and the Namespace object itself.
+/// Needs the right to `list` each kind that [`super::KubernetesSource`] watches. If the caller has no right to
+/// read the Namespace object, the result does not contain it.
 ///
 /// # Errors
-/// A kind cannot be read. A kind that the cluster does not have is not an error.
+/// If a kind cannot be read. It is not an error if the cluster does not have a kind.
 pub async fn read(client: &Client, namespace: Option<&str>) -> Result<SourceObjects, ReadError> {
     let scope = namespace.map_or(ObjectScope::All, |name| ObjectScope::Namespace(name.to_owned()));
     let scope = &scope;
@@ -80,7 +81,7 @@ async fn of_kind(
     match (watched, scope) {
         (WatchedKind::Core(leno_resources::Kind::Namespace), ObjectScope::Namespace(name)) => {
             let found = match Api::<Namespace>::all(client).get_opt(name).await {
-                // Without the right to read it, go on without the namespace's annotations.
+                // Without the right to read it, the namespace's annotations are not taken into account.
                 Err(error) if is_status(&error, 403) => None,
                 found => found?,
             };
@@ -108,7 +109,7 @@ async fn of_kind(
     }
 }
 
-/// Reads a kind once, in pages of this size.
+/// Reads all objects of a kind once, in pages of this size.
 struct Reader {
     page: u32,
 }
@@ -143,7 +144,7 @@ where
         loop {
             let page = match api.list(&asked).await {
                 Ok(page) => page,
-                // Try the next version; if there is none, the cluster does not have the kind.
+                // Tries the next version. If no version exists, the cluster does not have the kind.
                 Err(error) if is_status(&error, 404) => break,
                 Err(error) => return Err(error),
             };

@@ -1,8 +1,8 @@
-//! Reads only those fields of objects that the mesh uses.
+//! Parses only those fields of objects that the mesh uses.
 //!
 //! A cluster has tens of thousands of pods, and most of a pod's JSON is not needed here: managed fields, volumes,
-//! environment, states of containers. The full type would allocate all of it for each object, and a controller that
-//! starts would spend most of its time on that. These types skip all other fields.
+//! environment, states of containers. The complete types would allocate memory for all of it, and a controller
+//! that starts would spend most of its time on that. The types here skip all other fields.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use leno_kube::Resource;
 use serde::{Deserialize, Deserializer};
 
-/// An object of which only the used fields are read; the others are empty.
+/// An object of which only the used fields are parsed. The other fields are empty.
 #[derive(Clone, Debug)]
 pub(super) struct ReducedObject<K>(pub(super) K);
 
-/// A kind of object that can be read reduced.
+/// A kind of object that can be parsed in reduced form.
 pub(super) trait Reduce: Sized {
     /// The fields that are used.
     type Fields: for<'de> Deserialize<'de> + Into<Self>;

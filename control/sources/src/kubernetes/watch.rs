@@ -1,4 +1,4 @@
-//! One watch: turns the objects of a kind into events.
+//! Watches the objects of one kind, and turns what it reports into events.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -15,10 +15,10 @@ use super::followed::WatchStates;
 use super::{KindOperation, SkippedObject};
 use crate::MisreadObject;
 
-/// How often a kind that the cluster does not have is tried again: it may be installed at any time.
+/// How often a kind that the cluster does not have is tried again. It may be installed at any time.
 const NO_KIND_WAIT: Duration = Duration::from_secs(5);
-/// How often in a row a kind that existed must be missing before it counts as removed: half a
-/// minute.
+/// How many attempts in a row must find a kind missing, after it existed, before it counts as removed. Together
+/// they take half a minute.
 const NO_KIND_ROUNDS: u32 = 6;
 
 /// An event of one kind's watch.
@@ -28,8 +28,9 @@ pub(crate) enum KindEvent {
     Begin,
     /// An object was created or modified.
     Put(Object),
-    /// An object exists but is invalid: its last good state stays in effect. For a route or a policy, with the
-    /// mistake that its status reports. An authorization policy without a good state denies every client.
+    /// An object exists but is invalid, so its last valid state stays in effect. For a route or a policy, the
+    /// event has the mistake that its status must report. An authorization policy without a valid state denies
+    /// every client.
     Kept(ObjectKey, Option<MisreadObject>),
     /// An object was deleted.
     Gone(ObjectKey),
@@ -37,14 +38,14 @@ pub(crate) enum KindEvent {
     Complete,
     /// The cluster has no such kind.
     NoKind,
-    /// The API server answers that it cannot list the objects of the kind.
+    /// The API server has answered that it cannot list the objects of the kind.
     Unreadable,
 }
 
 /// Where the watch of a kind sends its events.
 #[derive(Clone)]
 pub(super) struct KindEvents {
-    /// The kind, as its position among the watched ones.
+    /// The position of the kind among the watched ones.
     pub(super) nth: usize,
     pub(super) events: mpsc::Sender<(usize, KindEvent)>,
     pub(super) followed: Arc<WatchStates>,
@@ -80,7 +81,7 @@ impl KindEvents {
         }
     }
 
-    /// Sends an event; false if the receiver was dropped.
+    /// Sends an event. Returns false if the receiver was dropped.
     async fn send(&self, event: KindEvent) -> bool {
         self.events.send((self.nth, event)).await.is_ok()
     }
@@ -93,7 +94,7 @@ impl KindEvents {
         absence: &mut Absence,
     ) -> KindEvent {
         let Self { nth, followed, .. } = self;
-        // Until a list is complete, the known objects may be outdated.
+        // Until a list is complete, the known objects may be outdated, so the watch does not count as working.
         if !matches!(event, leno_kube::Event::Init | leno_kube::Event::InitApply(_)) {
             self.reached();
         }
@@ -146,7 +147,7 @@ async fn follow<K>(
                 return;
             }
         }
-        // The API server answers again, so the absence of the kind is up to date.
+        // The API server answers again, so it is certain at this moment that the kind does not exist.
         if absence.is_gone(was_there) {
             reporter.reached();
         }
@@ -154,16 +155,16 @@ async fn follow<K>(
     }
 }
 
-/// How often in a row the API server did not have a kind.
+/// Counts how many times in a row the API server did not have a kind.
 #[derive(Debug, Default)]
 struct Absence {
     rounds: u32,
 }
 
 impl Absence {
-    /// Counts one more attempt; returns whether the kind counts as removed from now on. A kind that
-    /// existed has to be missing for a while: an API server that is starting or being reconfigured
-    /// may not list it for a moment, and all objects of the kind would be dropped.
+    /// Counts one more attempt. Returns whether the kind counts as removed from now on. A kind that existed must
+    /// be missing for a while: an API server that is starting or being reconfigured may not list it for a moment,
+    /// and all objects of the kind would be dropped.
     fn again(&mut self, was_there: bool) -> bool {
         self.rounds = self.rounds.saturating_add(1);
         self.rounds == Self::needed(was_there)
@@ -178,7 +179,7 @@ impl Absence {
         if was_there { NO_KIND_ROUNDS } else { 1 }
     }
 
-    /// Records that the kind exists; returns whether it counted as removed before.
+    /// Records that the kind exists. Returns whether it counted as removed before.
     fn end(&mut self, was_there: bool) -> bool {
         let was_gone = self.is_gone(was_there);
         self.rounds = 0;
@@ -236,8 +237,8 @@ fn made(made: Result<Object, SkippedObject>, followed: &WatchStates, nth: usize)
     }
 }
 
-/// Whether the API server has answered that it cannot list the kind, for example because a right is
-/// missing or a conversion webhook fails. False while it cannot be reached.
+/// Whether the API server has answered that it cannot list the kind, for example because a right is missing or a
+/// conversion webhook fails. False if the API server cannot be reached.
 fn is_answer(error: &WatchError) -> bool {
     let in_list = matches!(error, WatchError::WatchError(_));
     in_list || matches!(request_error(error), Some(leno_kube::Error::Api(_)))
@@ -248,7 +249,8 @@ fn is_no_kind(error: &WatchError) -> bool {
     request_error(error).is_some_and(|error| is_status(error, 404))
 }
 
-/// The error of the request for a list or a watch; `None` if the request succeeded and something later failed.
+/// The error of a request for a list or a watch. `None` if the request itself succeeded and something failed
+/// later.
 fn request_error(error: &WatchError) -> Option<&leno_kube::Error> {
     match error {
         WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error) => Some(error),

@@ -1,4 +1,4 @@
-//! The conditions of an `AuthorizationPolicy`.
+//! Computes the conditions of an `AuthorizationPolicy`.
 
 use leno_index::{Index, ProxyCoverage};
 use leno_resources::{AuthorizationPolicy, KEY_SET_KEY, PolicyTarget, TokenIssuerSpec};
@@ -7,9 +7,9 @@ use leno_types::ServiceName;
 use super::{NO_PROXY, NOT_FOUND, Policy, exists, not_accepted, wrong};
 use crate::conditions::{ACCEPTED, ConditionResult, PROGRAMMED, RESOLVED};
 
-/// The policy is for the whole mesh, and its namespace is not the control plane's.
+/// The policy applies to the whole mesh, but its namespace is not the control plane's.
 const NOT_PERMITTED: &str = "TargetNotPermitted";
-/// The service that decides for an external policy does not exist, or has no such port.
+/// The external authorizer's service does not exist, or has no such port.
 const NO_AUTHORIZER: &str = "BackendNotFound";
 
 /// The keys of a token issuer do not exist.
@@ -62,8 +62,8 @@ pub(super) fn found(
         return vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)];
     }
     let resolved = authorizer(index, policy.namespace, written).and(keys(index, policy, written));
-    // Proxies deny requests about which they cannot ask the service, and permit nothing because of tokens that they
-    // cannot verify.
+    // The policy still counts as programmed: proxies deny requests for which they cannot ask the authorizer, and
+    // do not accept tokens that they cannot verify.
     let programmed = match &resolved {
         Ok(_) => programmed,
         Err(_) => programmed.and(resolved.clone()),
@@ -71,7 +71,7 @@ pub(super) fn found(
     vec![(ACCEPTED, accepted), (RESOLVED, resolved), (PROGRAMMED, programmed)]
 }
 
-/// Whether the keys of an issuer are not in the policy itself.
+/// Whether the policy refers to an issuer's keys instead of containing them.
 fn names_keys(issuer: &TokenIssuerSpec) -> bool {
     issuer.jwks_config_map.is_some() || issuer.jwks_secret.is_some() || issuer.jwks_url.is_some()
 }
@@ -104,7 +104,7 @@ fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> Co
     }
 }
 
-/// Whether the service of an external policy exists.
+/// Whether the service of the external authorizer exists.
 fn authorizer(index: &Index, namespace: &str, written: &AuthorizationPolicy) -> ConditionResult {
     let Some(external) = &written.spec.external else { return Ok(String::new()) };
     let of = &external.backend_ref;

@@ -1,4 +1,4 @@
-//! Workloads whose proxies are of an earlier release and do not enforce a policy.
+//! Reports workloads whose proxies are of an earlier release and do not enforce a policy.
 
 use std::collections::BTreeSet;
 
@@ -6,21 +6,21 @@ use crate::conditions::{ConditionProblem, ConditionResult};
 
 /// Proxies of an earlier release do not enforce the policy.
 const OLDER: &str = "OlderProxies";
-/// How many workloads a message names. The others are counted.
+/// How many workloads a message names. Others are only counted.
 const NAMED: usize = 4;
 
-/// The workloads whose proxies are connected, are of an earlier release, and do not enforce a policy.
+/// The workloads whose connected proxies are of an earlier release and do not enforce a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OlderProxies {
-    /// Some of them, as `namespace/name`.
+    /// The names of some of them, as `namespace/name`.
     pub workloads: BTreeSet<String>,
-    /// How many others there are.
+    /// How many workloads are not named.
     pub others: usize,
 }
 
 impl OlderProxies {
-    /// Adds the workloads that another replica reports. While a proxy moves from one replica to the other, it is
-    /// connected to both.
+    /// Adds the workloads that another replica reports. A proxy that moves from one replica to another may be
+    /// reported by both.
     pub fn merge(&mut self, other: Self) {
         self.workloads.extend(other.workloads);
         self.others += other.others;

@@ -94,7 +94,7 @@ fn objects(text: &str) -> Vec<Object> {
     parsed.objects.into_iter().map(|located| located.value).collect()
 }
 
-/// The mesh with a policy of generation 3, which is younger than those of the mesh.
+/// The mesh with a policy of generation 3, which is younger than the mesh's other policies.
 fn with(kind: &str, spec: &str) -> (Index, Object) {
     let group = if kind == "BackendTLSPolicy" {
         "gateway.networking.k8s.io/v1"
@@ -117,7 +117,7 @@ fn at(second: i64) -> Time {
     serde_json::from_str(&format!("\"2026-03-01T00:00:{second:02}Z\"")).unwrap()
 }
 
-/// The conditions of each ancestor: its name, and of each condition the type, the status and the reason.
+/// Each ancestor's name, and the type, status and reason of each of its conditions.
 fn said(status: &PolicyStatus) -> Vec<String> {
     let one = |entry: &PolicyAncestorStatus| {
         assert_eq!(entry.controller_name, CONTROLLER);
@@ -141,7 +141,7 @@ const SYSTEM: &str = "validation: {hostname: x.example, wellKnownCACertificates:
 const MISSING: &str = "validation: {hostname: x.example, caCertificateRefs: \
     [{group: '', kind: ConfigMap, name: none}]}";
 
-/// A kind, a target, the rest of the spec; what is said, and a part of the messages.
+/// The kind of a policy, its target, the rest of its spec, the expected conditions, and a part of the messages.
 const CASES: [(&str, &str, &str, &str, &str); 21] = [
     ("TrafficPolicy", "kind: Service, name: empty", RETRIES, "empty: Accepted, Programmed", ""),
     ("TrafficPolicy", "kind: Service, name: web", FAULTS, "web: Accepted, Programmed", ""),
@@ -443,7 +443,7 @@ fn a_policy_says_whether_the_keys_of_its_issuers_are_there() {
     ] {
         let attached = format!("selector: {{}}, tokens: [{{issuer: i, audiences: [a], {keys}}}]");
         let policy = authorization("shop", &attached);
-        // The index has the keys that the control plane has found.
+        // In the index, the policy has the keys that the control plane has found.
         let mut known = policy.clone();
         let Object::AuthorizationPolicy(one) = &mut known else { panic!() };
         if !filled.is_empty() {
@@ -457,7 +457,8 @@ fn a_policy_says_whether_the_keys_of_its_issuers_are_there() {
     }
 }
 
-/// A policy of the whole namespace, or of some workloads in it, and the proxies of two of these.
+/// A policy that applies to the whole namespace or to some of its workloads. The proxies of two of these are
+/// older.
 #[test]
 fn a_policy_that_older_proxies_do_not_enforce_is_not_programmed_and_names_their_workloads() {
     let mut index = Index::new(MeshSettings::default());
@@ -476,6 +477,6 @@ fn a_policy_that_older_proxies_do_not_enforce_is_not_programmed_and_names_their_
     let (reason, message) = said("selector: {}");
     assert_eq!(reason, "OlderProxies");
     assert!(message.contains("shop/one-0, shop/one-1"), "{message}");
-    // Nothing else is said of a policy that no proxy could enforce.
+    // Older proxies are not mentioned if no proxy could enforce the policy in any case.
     assert_eq!(said("selector: {matchLabels: {a: b}}").0, "NotAccepted");
 }

@@ -71,7 +71,7 @@ fn at(second: i64) -> Time {
     serde_json::from_str(&text).unwrap()
 }
 
-/// What was made of the only parent: of each condition the reason, and all messages.
+/// The reason of each condition for the only parent, and all messages.
 fn judgement(index: &Index, object: &Object) -> (String, String, String) {
     let made = status(index, object, &at(0)).unwrap();
     let [parent] = &made.parents[..] else { panic!("{made:?}") };
@@ -91,7 +91,7 @@ fn judgement(index: &Index, object: &Object) -> (String, String, String) {
 const WEB: &str = "{group: '', kind: Service, name: web}";
 const GOOD: &str = "{name: web, port: 80}";
 
-/// A parent, a backend, the reasons of both conditions, and a part of their messages.
+/// A parent, a backend, the expected reasons of both conditions, and a part of their messages.
 const MISTAKES: [(&str, &str, &str, &str, &str); 16] = [
     (WEB, GOOD, "Accepted", "ResolvedRefs", ""),
     ("{group: '', kind: Service, name: web, port: 81}", GOOD, "Accepted", "ResolvedRefs", ""),

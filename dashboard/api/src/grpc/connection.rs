@@ -1,4 +1,4 @@
-//! The limits of one HTTP/2 connection: how many calls it has, and when it ends.
+//! Limits each HTTP/2 connection: how many calls it has, and when it ends.
 
 use std::future::poll_fn;
 use std::hash::Hash;
@@ -21,35 +21,37 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::status::{Code, Status};
 use super::{REQUEST_WAIT, call, framed};
 
-/// Calls on one connection at a time, including reset calls that have not ended yet.
+/// Most simultaneous calls on a connection, including reset calls that have not ended yet.
 pub(super) const MAX_CALLS: usize = 16;
-/// Watches of the program at a time: each of them is answered at every observation.
+/// Most simultaneous Watch calls in the program. Each of them is answered at every observation.
 const MAX_WATCHES: usize = 32;
-/// Answers that are converted into messages at a time, each by a thread of its own.
+/// Most answers that are converted into messages at the same time, each on its own thread.
 const MAX_CONVERTED: usize = 2;
-/// An answer of at most this many bytes is converted without another thread, because that is faster than starting one.
+/// An answer of at most this many bytes is converted without another thread, because that is faster than starting
+/// one.
 const SMALL: usize = 32 * 1024;
 /// How long a connection without calls is kept.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a connection may last if none of its calls has succeeded. Others may need its place.
+/// How long a connection may last if none of its calls has succeeded, because others may need its place.
 const PROOF_WAIT: Duration = Duration::from_secs(5);
-/// The same while a call is being answered: access reviews by the API server, and figures of a large mesh, take some
-/// seconds.
+/// The same limit while a call is being answered. It is longer because access reviews by the API server, and the
+/// figures of a large mesh, take some seconds.
 const PROOF_LIMIT: Duration = Duration::from_secs(30);
 /// Longest life of a connection; then callers have to reconnect.
 const LIFE: Duration = Duration::from_hours(1);
-/// How long calls have to end after the connection was asked to end. A Watch ends at its next answer.
+/// How long calls may take to end after the connection was asked to end. A Watch ends at its next answer.
 const DRAIN: Duration = Duration::from_secs(10);
-/// The same for a connection none of whose calls has succeeded.
+/// The same limit for a connection on which no call has succeeded.
 const UNPROVEN_DRAIN: Duration = Duration::from_secs(1);
 
 /// The limits that all connections of a program share.
 #[derive(Debug)]
 pub struct ConnectionSlots {
-    /// Places for proven connections: those with a call that has succeeded.
+    /// The places for proven connections: those on which a call has succeeded.
     proven: Semaphore,
     most: usize,
-    /// Places for other connections. When all are taken, a newer one displaces the oldest of the address with the most.
+    /// The places for other connections. If all are taken, a newer connection displaces the oldest one of the
+    /// address that has the most.
     unproven: Shares<IpAddr>,
     watches: Semaphore,
     conversions: Arc<Semaphore>,
@@ -62,33 +64,33 @@ pub struct ConnectionSlots {
 /// The present use of [`ConnectionSlots`], and its counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionSlotCounts {
-    /// Connections with a call that has succeeded.
+    /// The number of connections on which a call has succeeded.
     pub proven: usize,
-    /// The other connections.
+    /// The number of other connections.
     pub unproven: usize,
-    /// Watches that are open.
+    /// The number of open Watch calls.
     pub watches: usize,
-    /// Connections that ended because all places for proven connections were taken.
+    /// How many connections ended because all places for proven connections were taken.
     pub full: u64,
-    /// Unproven connections that were displaced by a newer one.
+    /// How many unproven connections were displaced by a newer one.
     pub evicted: u64,
-    /// Connections that ended because none of their calls succeeded in time.
+    /// How many connections ended because none of their calls succeeded in time.
     pub late: u64,
-    /// Watches that were rejected.
+    /// How many Watch calls were rejected.
     pub watches_refused: u64,
 }
 
 impl ConnectionSlots {
-    /// Limits for a program with at most `most` proven connections over HTTP/2, and as many unproven ones, but at least
-    /// two.
+    /// Limits for a program with at most `most` proven HTTP/2 connections, and as many unproven ones, but at least
+    /// two of these.
     #[must_use]
     pub fn new(most: usize) -> Self {
         let unproven = most.max(2);
         Self {
             proven: Semaphore::new(most),
             most,
-            // The second bound is one more, so that the oldest connection ends when all places are taken, not the
-            // newest.
+            // The second limit is larger by one, so that the oldest connection ends when all places are taken,
+            // rather than the newest.
             unproven: Shares::new(unproven, unproven.saturating_add(1)),
             watches: Semaphore::new(MAX_WATCHES),
             conversions: Arc::new(Semaphore::new(MAX_CONVERTED)),
@@ -114,7 +116,7 @@ impl ConnectionSlots {
         }
     }
 
-    /// A place for a Watch.
+    /// Reserves a place for a Watch call.
     pub(super) fn watch(&self) -> Result<SemaphorePermit<'_>, Status> {
         self.watches.try_acquire().map_err(|_none| {
             self.watches_refused.fetch_add(1, Ordering::Relaxed);
@@ -123,8 +125,8 @@ impl ConnectionSlots {
         })
     }
 
-    /// Converts an answer into a message. A large answer is converted on another thread, so that other readers do not
-    /// wait for it.
+    /// Converts an answer into a message. A large answer is converted on another thread, so that other readers do
+    /// not wait.
     pub(super) async fn convert(
         &self,
         answer: fn(&[u8]) -> Result<Vec<u8>, Status>,
@@ -151,9 +153,9 @@ impl ConnectionSlots {
 
 /// The place that a connection holds.
 enum ConnectionSlot<'a, K: Clone + Eq + Hash> {
-    /// Its place among the connections of its address, and one of the places for unproven HTTP/2 connections.
+    /// Its place among the connections of its address, and a place for unproven HTTP/2 connections.
     Unproven(Share<K>, Share<IpAddr>),
-    /// A call has succeeded, so the caller may read something.
+    /// A place for proven connections: a call has succeeded, so the caller may read something.
     Proven { _place: SemaphorePermit<'a> },
 }
 
@@ -162,15 +164,15 @@ pub(super) struct GrpcConnectionState<'a, A, K: Clone + Eq + Hash> {
     pub(super) answer: &'a A,
     pub(super) places: &'a ConnectionSlots,
     place: Mutex<ConnectionSlot<'a, K>>,
-    /// All places for proven connections were taken when it needed one.
+    /// Whether all places for proven connections were taken when the connection needed one.
     is_full: AtomicBool,
-    /// Requests that are being answered.
+    /// The number of requests that are being answered.
     asked: AtomicUsize,
     /// Whether the connection is ending.
     is_ending: AtomicBool,
 }
 
-/// Counts a request until it has been answered.
+/// Counts a request while it is being answered.
 struct RequestGuard<'a>(&'a AtomicUsize);
 
 impl Drop for RequestGuard<'_> {
@@ -191,7 +193,7 @@ where
     }
 
     fn place(&self) -> MutexGuard<'_, ConnectionSlot<'a, K>> {
-        // Ignores poisoning: the value is always replaced as a whole.
+        // Poisoning is ignored, because the value is always replaced as a whole.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,8 +201,8 @@ where
         matches!(*self.place(), ConnectionSlot::Proven { .. })
     }
 
-    /// Gives the connection a place for proven ones, which no newer connection can take. If there is none, the
-    /// connection ends after its present calls.
+    /// Moves the connection to a place for proven ones, which no newer connection can take. If no such place is
+    /// free, the connection ends after its present calls.
     fn prove(&self) {
         let mut place = self.place();
         if matches!(*place, ConnectionSlot::Proven { .. }) {
@@ -216,7 +218,7 @@ where
         }
     }
 
-    /// Ready once a newer connection takes the place of an unproven one.
+    /// Is ready as soon as a newer connection has taken the place of this unproven one.
     fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut *self.place() {
             ConnectionSlot::Unproven(of_address, own) => {
@@ -229,8 +231,8 @@ where
         }
     }
 
-    /// The answer to a request of a caller. Only requests of the interface prove a connection: clients without a token
-    /// may read files, too.
+    /// The answer to a request of a caller. Only requests of the interface prove a connection, because clients
+    /// without a token may read files as well.
     pub(super) async fn ask(&self, request: Request<()>) -> AdminResponse {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let _asked = RequestGuard(&self.asked);
@@ -247,7 +249,7 @@ where
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// When the connection must end. `idle`: since when it has had no call.
+    /// When the connection must end. `idle` is the time since which it has had no call.
     fn ends_at(&self, begun: Instant, idle: Option<Instant>) -> Instant {
         if self.is_full.load(Ordering::Relaxed) {
             return begun;
@@ -261,7 +263,7 @@ where
         [unproven, idle].into_iter().flatten().fold(begun + LIFE, Instant::min)
     }
 
-    /// How long calls have to end on a connection that is about to end.
+    /// How long the calls on a connection that is about to end may still take.
     fn drain(&self) -> Duration {
         let is_full = self.is_full.load(Ordering::Relaxed);
         if is_full || self.is_proven() {
@@ -285,7 +287,7 @@ where
             let has_place = calls.len() < MAX_CALLS;
             let next = poll_fn(|cx| match has_place {
                 true => connection.poll_accept(cx),
-                // Without a place it finishes its present calls, and accepts no more.
+                // A connection without a place finishes its present calls, and accepts no more.
                 false => connection.poll_closed(cx).map(|closed| closed.err().map(Err)),
             });
             tokio::select! {
@@ -301,7 +303,7 @@ where
                     if drained.is_some() {
                         return Ok(());
                     }
-                    // A call may have succeeded since.
+                    // A call may have succeeded in the meantime.
                     if self.ends_at(begun, idle(&calls)) <= Instant::now() {
                         self.is_ending.store(true, Ordering::Relaxed);
                         connection.graceful_shutdown();
@@ -313,9 +315,10 @@ where
     }
 }
 
-/// Serves one HTTP/2 connection until it ends, is idle or reaches its longest life. `answer` gets the requests that a
-/// browser would send, with the headers of the call that identify the caller. The log names `client`. `share` is its
-/// place among the connections of its address, which it gives back once it has a place for proven connections.
+/// Serves one HTTP/2 connection until it ends, is idle for too long or reaches its longest life. `answer` gets the
+/// requests that a browser would send, with the headers of the call that identify the caller. The log names
+/// `client`. `share` is the connection's place among those of its address; it is given back when the connection
+/// gets a place for proven ones.
 pub async fn serve<A, F, K>(
     io: impl AsyncRead + AsyncWrite + Unpin,
     (client, share): (SocketAddr, Share<K>),
@@ -351,7 +354,7 @@ pub async fn serve<A, F, K>(
     }
 }
 
-/// The result of a future; `None` if the caller resets its call before. The future is dropped then.
+/// The result of a future; `None` if the caller resets its call first. The future is then dropped.
 pub(super) async fn unless_reset<T>(
     mut reset: impl FnMut(&mut Context<'_>) -> Poll<Result<Reason, h2::Error>>,
     future: impl Future<Output = T>,

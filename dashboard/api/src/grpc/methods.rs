@@ -1,4 +1,4 @@
-//! The methods: the path of the interface behind each one, and the conversion of its messages.
+//! The methods: the path of the interface that each one requests, and the conversion of its messages.
 
 use data_encoding::HEXLOWER;
 use prost::Message;
@@ -10,28 +10,28 @@ use super::proto;
 use super::status::{Code, Status};
 use crate::serve::ROOT;
 
-/// The path of the service, before the name of a method.
+/// The path of the service. The name of a method follows it.
 pub(super) const SERVICE: &str = "/leno.dashboard.v1.Dashboard/";
 
 /// How often a method sends an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MethodForm {
     Once,
-    /// One for each observation.
+    /// One answer for each observation.
     Watch,
-    /// The requests that a tap has recorded, once a second.
+    /// Once a second, the requests that a tap has recorded.
     Tap,
 }
 
-/// One method.
+/// A method of the service.
 #[derive(Debug)]
 pub(super) struct Method {
     name: &'static str,
     page: &'static str,
     pub(super) form: MethodForm,
-    /// Converts a message into a query.
+    /// Converts the caller's message into a query.
     pub(super) query: fn(&[u8]) -> Result<String, Status>,
-    /// Converts an answer from JSON into a message.
+    /// Converts the JSON of an answer into a message.
     pub(super) answer: fn(&[u8]) -> Result<Vec<u8>, Status>,
 }
 
@@ -94,7 +94,7 @@ static METHODS: [Method; 13] = [
     Method::new::<proto::TapRequest, proto::TappedRequests>("Tap", "tap", MethodForm::Tap),
 ];
 
-/// The set fields of a message as parameters; lists are joined with commas.
+/// The fields of a message that are set, as parameters of a query; lists are joined with commas.
 fn query<Q: Message + Default + Serialize>(message: &[u8]) -> Result<String, Status> {
     let message = Q::decode(message)
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
@@ -127,20 +127,20 @@ fn answer<R: Message + Default + DeserializeOwned>(json: &[u8]) -> Result<Vec<u8
     Ok(message.encode_to_vec())
 }
 
-/// A random name for a tap, so that it is unique.
+/// A random name for a tap, so that the name is unique.
 pub(super) fn tap_name() -> String {
     let mut bytes = [0; 8];
-    // Without random numbers two callers may share a tap, and each gets a part of its requests.
+    // If there are no random numbers, two callers may share a tap, and each gets only a part of its requests.
     let _none = aws_lc_rs::rand::fill(&mut bytes);
     format!("grpc{}", HEXLOWER.encode(&bytes))
 }
 
-/// Converts the name of an enum value in JSON, for example `control_plane`, to that in proto,
+/// Converts the JSON name of an enum value, such as `control_plane`, to the name in the proto file, such as
 /// `MARK_KIND_CONTROL_PLANE`.
 pub(crate) trait EnumName: Into<i32> + Sized {
-    /// The common prefix of the names in proto.
+    /// The common prefix of the names in the proto file.
     const PREFIX: &'static str;
-    /// The value with a name in proto.
+    /// The value with this name in the proto file.
     fn by_name(name: &str) -> Option<Self>;
 }
 
@@ -160,7 +160,7 @@ named!(
     MarkKind "MARK_KIND"
 );
 
-/// Reads a value of an enumeration.
+/// Reads a value of an enum.
 pub(crate) fn number_of<'de, D: Deserializer<'de>, E: EnumName>(from: D) -> Result<i32, D::Error> {
     let name = String::deserialize(from)?;
     let known = E::by_name(&format!("{}_{}", E::PREFIX, name.to_ascii_uppercase()));

@@ -1,4 +1,4 @@
-//! gRPC's server reflection, through which tools such as grpcurl find the methods and messages.
+//! Answers gRPC's server reflection, with which tools such as grpcurl find the methods and messages.
 
 use prost::Message as _;
 
@@ -15,7 +15,8 @@ mod proto {
     include!("../generated/grpc.reflection.v1.rs");
 }
 
-/// The version that present tools use, and the one before. Both have the same messages.
+/// The paths for the version that present tools use and for the version before it. Both versions have the same
+/// messages.
 pub(super) const PATHS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",

@@ -41,7 +41,7 @@ impl Status {
         Self { code, why }
     }
 
-    /// From an error of the interface, which is `{"error": "..."}` or a line of text.
+    /// Makes a status from an error of the interface, whose body is `{"error": "..."}` or a line of text.
     pub(super) fn of_answer(status: StatusCode, body: &[u8]) -> Self {
         let said = serde_json::from_slice::<serde_json::Value>(body).ok();
         let said = said.and_then(|said| Some(said.get("error")?.as_str()?.to_owned()));
@@ -76,12 +76,12 @@ impl Status {
         let mut head = Response::new(());
         *head.headers_mut() = self.trailers();
         head.headers_mut().insert(CONTENT_TYPE, GRPC);
-        // An error means that the caller has left.
+        // An error means that the caller is gone.
         let _left = respond.send_response(head, true);
     }
 }
 
-/// Percent-encodes all but the printable characters of ASCII, and `%`, as gRPC requires.
+/// Percent-encodes `%` and everything except the printable characters of ASCII, as gRPC requires.
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

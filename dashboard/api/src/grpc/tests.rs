@@ -103,12 +103,12 @@ fn futures_body(answer: AdminResponse) -> Bytes {
 
 const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
-/// A place among all connections of a program.
+/// A place among all connections of the program.
 fn share() -> Share<u8> {
     Shares::new(1, 1).take(0).unwrap()
 }
 
-/// Makes one call over HTTP/2; returns its messages, or the first `most` of them, and its status.
+/// Makes a call over HTTP/2. Returns its messages, at most the first `most`, and its status.
 async fn called(
     hub: &Hub,
     sight: &VisibleNamespaces,
@@ -161,7 +161,7 @@ async fn called(
     }
 }
 
-/// The number of requests that are being answered, and its maximum.
+/// The number of requests that are being answered, and the largest such number so far.
 #[derive(Default)]
 struct RequestCount(Cell<usize>, Cell<usize>);
 
@@ -189,7 +189,7 @@ impl RequestCount {
     }
 }
 
-/// Begins a call whose message is empty.
+/// Begins a call with an empty message.
 fn begin(send: &mut h2::client::SendRequest<Bytes>, path: &str) -> SendStream<Bytes> {
     let request = Request::post(format!("http://localhost{path}"))
         .header(CONTENT_TYPE, "application/grpc")
@@ -202,8 +202,8 @@ fn begin(send: &mut h2::client::SendRequest<Bytes>, path: &str) -> SendStream<By
 
 const DASHBOARD: &str = "/leno.dashboard.v1.Dashboard/";
 
-/// A call that is reset is not answered any more, whatever its form, and the number of calls on a connection is
-/// bounded.
+/// Tests that a call that is reset is no longer answered, for every kind of method, and that the number of calls
+/// on a connection is limited.
 #[tokio::test]
 async fn calls_that_are_reset_end() {
     let (near, far) = tokio::io::duplex(64 * 1024);
@@ -224,7 +224,7 @@ async fn calls_that_are_reset_end() {
                 }
                 asked.wait_for(connection::MAX_CALLS).await;
                 calls.iter_mut().for_each(|call| call.send_reset(Reason::CANCEL));
-                // Closing a tap takes another request.
+                // For a tap, one more request follows, which closes it.
                 if method == "Tap" {
                     return;
                 }
@@ -244,7 +244,7 @@ async fn calls_that_are_reset_end() {
     assert_eq!(asked.1.get(), connection::MAX_CALLS);
 }
 
-/// Connections without a successful call end soon, and others stay.
+/// Tests that connections without a successful call end soon, and that others stay.
 #[tokio::test(start_paused = true)]
 async fn a_connection_without_an_accepted_call_ends() {
     let (_directory, hub) = two_namespaces();
@@ -324,7 +324,8 @@ async fn watches_and_connections_are_bounded() {
     assert_eq!(places.counts().evicted, 1);
 }
 
-/// Requests the overview, with or without a token, and then keeps the connection open. Returns how long it lasted.
+/// Requests the overview, with or without a token, and then keeps the connection open. Returns how long the
+/// connection lasted.
 async fn keeps(
     io: tokio::io::DuplexStream,
     token: Option<&'static str>,
@@ -348,12 +349,13 @@ async fn keeps(
         begun.elapsed()
     };
     let ((), lasted) = tokio::join!(talk, lasts);
-    // `send` keeps the connection usable until here.
+    // Dropping `send` earlier would end the connection.
     drop(send);
     lasted
 }
 
-/// Connections without a token cannot take the places of callers with one, and give back the place of their address.
+/// Tests that connections without a token cannot take the places of callers with a token, and that they give back
+/// the places of their address.
 #[tokio::test(start_paused = true)]
 async fn connections_without_a_token_cannot_take_places_of_others() {
     let (_directory, hub) = two_namespaces();
@@ -375,13 +377,13 @@ async fn connections_without_a_token_cannot_take_places_of_others() {
     };
     let readers = futures_util::future::join_all((0..4).map(|_| one(Some("Bearer x"))));
     let strangers = async {
-        // They connect once all readers are answered, which they cannot prevent from then on.
+        // These clients connect when all readers have been answered. From then on they cannot prevent the answers.
         sleep(Duration::from_millis(10)).await;
         assert_eq!((answered.get(), places.counts().proven, outer.held()), (4, 4, 0));
         let strangers = futures_util::future::join_all((0..20).map(|_| one(None))).await;
         assert_eq!((places.counts().evicted, places.counts().late), (16, 4));
         assert!(strangers.iter().all(|lasted| *lasted < Duration::from_secs(7)), "{strangers:?}");
-        // A reader beyond the limit is answered, and then has to leave.
+        // A reader beyond the limit gets an answer, and is then disconnected.
         let before = answered.get();
         let lasted = one(Some("Bearer x")).await;
         assert!(lasted < Duration::from_secs(11), "{lasted:?}");
@@ -394,7 +396,7 @@ async fn connections_without_a_token_cannot_take_places_of_others() {
     assert_eq!((places.counts().proven, places.counts().unproven), (0, 0));
 }
 
-/// The header that a browser's page cannot send is not added to requests that are not gRPC calls.
+/// Tests that the header that other sites' pages cannot send is not added to requests that are not gRPC calls.
 #[tokio::test]
 async fn a_request_that_is_not_grpc_keeps_its_headers_and_head_has_no_body() {
     let (near, far) = tokio::io::duplex(64 * 1024);
@@ -461,7 +463,7 @@ async fn calls_are_answered_with_the_rights_of_the_json() {
     let none = VisibleNamespaces::Namespaces(BTreeMap::new());
     let (messages, _) = called(&hub, &none, (path, &window), 9).await;
     assert!(proto::Topology::decode(messages[0].clone()).unwrap().workloads.is_empty());
-    // A reader of all namespaces asks for some of them.
+    // A reader who may see all namespaces requests some of them.
     let part = proto::WindowRequest { namespaces: vec!["shop".to_owned()], ..Default::default() };
     let (messages, _) =
         called(&hub, &VisibleNamespaces::All, (path, &part.encode_to_vec()), 9).await;
@@ -490,7 +492,7 @@ async fn a_watch_answers_again_and_again() {
 
 #[test]
 fn reflection_has_the_one_service() {
-    // `list_services` without a host, as grpcurl sends it.
+    // The request is `list_services` without a host, as grpcurl sends it.
     let answered = reflection::answer(b"\x3a\x01*").unwrap();
     let text = String::from_utf8_lossy(&answered).into_owned();
     assert!(text.contains("leno.dashboard.v1.Dashboard"), "{text}");

@@ -17,7 +17,7 @@ fn filled(ticks: std::ops::RangeInclusive<u64>) -> History {
 
 #[test]
 fn old_frames_become_coarse_without_losing_counts() {
-    // Three hours.
+    // These frames cover three hours.
     let history = filled(1..=2_160);
     assert!((720..=840).contains(&history.fine.len()), "{}", history.fine.len());
     assert!((11..=12).contains(&history.coarse.len()), "{}", history.coarse.len());
@@ -48,7 +48,7 @@ fn two_frames_never_end_at_the_same_moment_even_if_the_clock_is_set_back() {
 fn numbers_of_edges_without_frames_are_reused() {
     let mut history = History::default();
     let mut at = 0;
-    // Every hour and a half there are new edges. A day of them is more than fits.
+    // New edges appear every hour and a half. Those of a day are more than fit.
     for round in 0..40 {
         at += 90 * 60_000;
         let edges = (0..1_000).map(|nth| edge("web", &format!("cart-{round}-{nth}"), 1.0));
@@ -74,9 +74,9 @@ fn series_that_did_not_fit_are_reported_only_in_their_window() {
     let left_out = |history: &History, from: u64, to: u64| history.window(from, to).left_out;
     assert_eq!((left_out(&history, 0, 3 * TICK), history.lost()), (7, 14));
     assert_eq!(left_out(&history, 2 * TICK, 3 * TICK), 0);
-    // No frame was dropped, so there are no names to free, and the file is appended to.
+    // No frame was dropped, so there are no names to free, and changes can be appended to the file.
     assert_eq!(history.take_changes().0, UnsavedChanges { frames: 3, ..UnsavedChanges::default() });
-    // A reader of some namespaces does not see the count, because it may be of others.
+    // A reader of some namespaces does not see the count, because it may concern other namespaces.
     let some = crate::visible_namespaces::VisibleNamespaces::Namespaces(BTreeMap::new());
     assert_eq!(crate::view::HistoryView::new(&history, &some).window(0, 3 * TICK).left_out, 0);
     history.push(FINE_MS + SLOT_MS + TICK, &growth(5.0, Vec::new()));

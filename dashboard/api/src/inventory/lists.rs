@@ -1,4 +1,4 @@
-//! The proxies and policies of an inventory, and the answers to requests for them.
+//! Holds the proxies and policies of an inventory, and answers requests for them.
 //!
 //! The lists are shared, so that several answers can be computed at a time, while a collector continues.
 
@@ -13,14 +13,15 @@ use crate::inventory::{DeniedClient, Policies, Policy, Proxies};
 use crate::query::count_of;
 use crate::visible_namespaces::VisibleNamespaces;
 
-/// The reason of denials because no policy has allowed the request.
+/// The reason of denials that happen because no policy allows the request.
 pub(super) const NOT_ALLOWED: &str = "not-allowed";
 /// The cause of requests that a rate limit rejects.
 pub(super) const LIMITED: &str = "rate-limited";
-/// Most denied clients in one answer, of all policies together; the policies share them equally.
+/// Most denied clients in one answer for all policies together, which the policies share equally, and for one
+/// policy.
 const MAX_DENIED: usize = 32_768;
 const MAX_DENIED_BY_ONE: usize = 100;
-/// Most kinds of decisions of a policy; proxies have three.
+/// Most kinds of decisions of one policy; proxies know three.
 const MAX_DECISIONS: usize = 16;
 
 #[derive(Clone, Debug, Default)]
@@ -33,14 +34,14 @@ pub(crate) struct InventoryLists {
 pub(super) struct ProxyList {
     pub(super) at_ms: Option<u64>,
     pub(super) all: Vec<ProxyReport>,
-    /// By namespace.
+    /// How many proxies were dropped, by namespace.
     pub(super) left_out: BTreeMap<String, usize>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct PolicyList {
     pub(super) all: Vec<Policy>,
-    /// By namespace.
+    /// How many policies were dropped, by namespace.
     pub(super) left_out: BTreeMap<String, usize>,
     pub(super) unavailable: Option<String>,
 }
@@ -48,12 +49,13 @@ pub(super) struct PolicyList {
 /// A workload, as namespace and name.
 type Subject<'a> = (&'a str, &'a str);
 
-/// For each policy, how often each decision was made.
+/// For each policy, how many times each decision was made.
 type Decisions<'a> = HashMap<&'a str, BTreeMap<&'a str, u64>>;
 
 /// The effects of policies, by workload.
 struct PolicyEffects<'a> {
-    /// The edges on which policies of a kind have denied anything, with how often, the most first.
+    /// The edges on which policies of a kind have denied anything, with the number of denials; the largest numbers
+    /// come first.
     denied: HashMap<(&'a str, Subject<'a>), Vec<(u64, &'a Edge)>>,
     /// The decisions that the proxies of each workload have made.
     decisions: HashMap<Subject<'a>, Decisions<'a>>,
@@ -69,7 +71,7 @@ impl InventoryLists {
         }
     }
 
-    /// The policies that the reader may see; `edges` are the visible edges of a window.
+    /// The policies that the reader may see; `edges` are the edges in a window that the reader may see.
     pub(crate) fn policies(
         &self,
         sight: &VisibleNamespaces,
@@ -116,7 +118,7 @@ impl<'a> PolicyEffects<'a> {
         Self { denied, decisions }
     }
 
-    /// A policy as the reader may see it, with at most this many denied clients.
+    /// A policy as the reader may see it, with at most `places` denied clients.
     fn policy(&self, sight: &VisibleNamespaces, policy: &Policy, places: usize) -> Policy {
         let mut seen = policy.clone();
         seen.selection.workloads.retain(|(namespace, _)| sight.has(namespace));
@@ -143,7 +145,7 @@ impl<'a> PolicyEffects<'a> {
             count,
         };
         let denied = denied.into_iter().take(places).map(row).collect();
-        // The reports of a proxy count only for policies that select its workload.
+        // A proxy's reports count only for policies that select its workload.
         let decisions = match cause {
             DENIED => decided(policy, selected.filter_map(|one| self.decisions.get(&one))),
             _ => BTreeMap::new(),
@@ -152,7 +154,7 @@ impl<'a> PolicyEffects<'a> {
     }
 }
 
-/// The decisions that a policy has caused, from those of the workloads that it selects.
+/// The decisions that a policy has caused, out of those that the proxies of its selected workloads have made.
 fn decided<'a>(
     policy: &Policy,
     of_workloads: impl Iterator<Item = &'a Decisions<'a>>,

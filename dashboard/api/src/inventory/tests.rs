@@ -63,12 +63,12 @@ pub(crate) fn fill(hub: &Hub) {
     hub.take_proxies(vec![
         proxy("shop", "web", "shop/front"),
         proxy("bank", "ledger", "bank/ledger"),
-        // This proxy reports decisions of a policy in a namespace that is not its own.
+        // This proxy reports decisions of a policy in a namespace other than its own.
         proxy("bank", "vault", "shop/front"),
     ]);
     hub.take_policies(Ok(policies()));
     hub.take_flows(vec![("node-1".to_owned(), Ok(page(10)))]);
-    // Two pages with the same time would have no rate.
+    // Two pages with the same time would give no rate.
     std::thread::sleep(std::time::Duration::from_millis(5));
     hub.take_flows(vec![("node-1".to_owned(), Ok(page(30)))]);
 }
@@ -143,7 +143,7 @@ fn a_reader_of_one_namespace_sees_the_other_end_without_its_name() {
     assert_eq!((flows.drops.len(), inventory.flows(&VisibleNamespaces::All).drops.len()), (1, 2));
     assert_eq!(flows.drops[0].count, 60, "the sum of three peers");
     assert_eq!(inventory.flows(&VisibleNamespaces::All).flows.len(), 4);
-    // The namespace was created again after the first page.
+    // For this reader, the namespace was created again after the first page.
     let again = VisibleNamespaces::Namespaces([("shop".to_owned(), 2_000)].into());
     assert!(inventory.flows(&again).flows.is_empty());
     let seen = inventory.lists().policies(&shop(), &[], (0, 1)).policies;
@@ -262,7 +262,7 @@ fn the_nodes_with_the_most_flows_lose_rows_and_are_named() {
     assert_eq!(inventory.left_out()[2], ("flows", (lost[0] + lost[1]) as u64));
     assert_eq!(&*flows.flows[0].workload, "b-11999", "the most bytes");
     assert!(inventory.flows(&shop()).trimmed.is_empty(), "it names other nodes");
-    // A pair that was dropped before is not mistaken for a new one.
+    // A pair that was dropped earlier must not be mistaken for a new one.
     let mut grown = of("b", 12_000, 1.0);
     if let Ok(page) = &mut grown.1 {
         page.pairs.values_mut().next().unwrap().bytes[0] = 1e9;

@@ -5,9 +5,10 @@
 //!     rank 2             rank 1           rank 0               the edge to it comes first
 //! ```
 //!
-//! A chain may also begin with requests that a policy denies or limits, or that are slow. Denials that always happen
-//! explain nothing: the failures of the client must have begun at about the same time. A chain does not continue
-//! through namespaces that the reader may not see, because these have one name for many workloads.
+//! A chain may also begin with requests that a policy denies or limits, or that are slow. Denials that have always
+//! happened explain nothing: the failures of the client must have begun at about the same time. A chain does not
+//! continue through namespaces that the reader may not see, because all hidden workloads of a namespace have the
+//! same name.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,12 +18,12 @@ use super::edges::BrokenEdge;
 use super::text;
 use crate::visible_namespaces::HIDDEN;
 
-/// Longest chain that is shown, in workloads.
+/// The largest number of workloads in a chain that are shown.
 const MAX_CHAIN: usize = 8;
-/// How far apart the start of denials and the start of failures that follow from them may be.
+/// The largest difference between the beginning of denials and the beginning of failures that follow from them.
 const TOGETHER_MS: u64 = 30_000;
 
-/// Sets the distance of each failing edge from the start of its chain, and adds the chain to its evidence.
+/// Sets the distance of each failing edge from the beginning of its chain, and adds the chain to its evidence.
 pub(super) fn rank(all: &mut [BrokenEdge]) {
     let mut by_client: BTreeMap<NamespacedName, Vec<usize>> = BTreeMap::new();
     let mut by_server: BTreeMap<NamespacedName, Vec<usize>> = BTreeMap::new();
@@ -54,7 +55,7 @@ pub(super) fn rank(all: &mut [BrokenEdge]) {
                 queue.push_back(caller);
             }
         }
-        // The queue is sorted by rank, so the last edge that leads here is the farthest.
+        // The queue is sorted by rank, so the last edge that is found for this one is the farthest from it.
         behind[begin(&next, at)] = Some(at);
     }
     for failing in (0..all.len()).filter(|at| all[*at].fault.is_failure()).collect::<Vec<_>>() {
@@ -79,7 +80,7 @@ pub(super) fn rank(all: &mut [BrokenEdge]) {
     }
 }
 
-/// Whether requests to a server may fail because of a call that the server makes.
+/// Whether the failures of requests to a server may result from a call that the server makes.
 fn explains(called: &BrokenEdge, caller: &BrokenEdge) -> bool {
     if called.fault.may_follow() {
         return true;
@@ -88,7 +89,7 @@ fn explains(called: &BrokenEdge, caller: &BrokenEdge) -> bool {
     called.abs_diff(caller) <= TOGETHER_MS
 }
 
-/// The first edge of the chain that this edge belongs to.
+/// The first edge of the chain to which this edge belongs.
 fn begin(next: &[Option<usize>], mut at: usize) -> usize {
     while let Some(after) = next[at] {
         at = after;
@@ -96,7 +97,7 @@ fn begin(next: &[Option<usize>], mut at: usize) -> usize {
     at
 }
 
-/// The workloads from the client of an edge to the start of its chain.
+/// The workloads from the client of an edge to the beginning of its chain.
 fn chain(all: &[BrokenEdge], next: &[Option<usize>], from: usize) -> String {
     let mut workloads: Vec<&NamespacedName> = vec![&all[from].client, &all[from].server];
     let mut at = from;

@@ -10,28 +10,28 @@ use crate::series::SeriesKey;
 use crate::tally::{Tally, float};
 use crate::view::HistoryView;
 
-/// The length of the last moments.
+/// The length of the last moments, in milliseconds.
 const RECENT_MS: u64 = 20_000;
-/// How far back the time before reaches.
+/// How far back the time before reaches, in milliseconds.
 const USUAL_MS: u64 = 60 * 60_000;
-/// How many frames are read at most for the time before: in a large mesh each one takes a millisecond.
+/// Most frames that are read for the time before. In a large mesh, reading a frame takes a millisecond.
 const MAX_FRAMES: usize = 60;
-/// The minimum number of requests in the last moments, and in the time before, for a comparison. The 90th percentile
-/// needs `MIN_USUAL` in both.
+/// The smallest number of requests in the last moments, and in the time before, for a comparison. The 90th
+/// percentile needs `MIN_USUAL` in both.
 const MIN_RECENT: u64 = 5;
 const MIN_USUAL: u64 = 20;
 /// Requests are slow if they take this many times longer than usual.
 const SLOWER: f64 = 3.0;
-/// By how much longer, at least: for the median, and for the 90th percentile.
+/// By how many milliseconds requests must at least be longer: for the median, and for the 90th percentile.
 const LONGER_MS: [f64; 2] = [100.0, 250.0];
-/// Fewest edges in the mesh for a comparison with the other edges. If three quarters of them are slower, the machine is
-/// the reason.
+/// The smallest number of edges in the mesh for a comparison with other edges. If three quarters of them are
+/// slower than usual, the machine is the reason.
 const MIN_COMMON: usize = 8;
-/// The share of requests answered 4xx now, and its maximum before, for a change to be reported.
+/// The smallest share of 4xx responses now, and their largest share before, for a change to be reported.
 const REJECTED: f64 = 0.5;
 const USUALLY_REJECTED: f64 = 0.05;
 
-/// The names of client and server.
+/// The names of a client and a server.
 type EdgeNames = (NamespacedName, NamespacedName);
 
 /// The last moments of a window, and the time before.
@@ -40,26 +40,28 @@ pub(super) struct ComparedWindow {
     usual: BTreeMap<EdgeNames, EdgeTally>,
     /// The counts of each server's proxies in the last moments.
     served: BTreeMap<NamespacedName, Tally>,
-    /// How many times longer than usual requests take on at least three quarters of the edges. 1 if there are fewer
-    /// than [`MIN_COMMON`] edges, or if requests are not slower.
+    /// How many times longer than usual requests take on at least three quarters of the edges. It is 1 if there
+    /// are fewer than [`MIN_COMMON`] edges, or if requests are not slower.
     common: f64,
 }
 
 /// An edge whose requests take longer than usual.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SlowRequests {
-    /// The median now and before, in milliseconds, or the 90th percentile.
+    /// The compared duration now and before, in milliseconds: the median or the 90th percentile.
     pub(super) now_ms: f64,
     pub(super) usual_ms: f64,
-    /// 2 for the median, 10 for the 90th percentile: one of this many requests takes as long.
+    /// Which duration was compared: 2 for the median, 10 for the 90th percentile. One of this many requests takes
+    /// that long.
     pub(super) one_of: u64,
     /// The number of requests that were compared.
     pub(super) requests: u64,
-    /// Whether the delay arises before the server's proxies: they have seen less than half as many slow requests.
+    /// Whether the delay arises before the server's proxies, because these have seen less than half as many slow
+    /// requests.
     pub(super) before_server: bool,
 }
 
-/// An edge whose requests are answered 4xx now, and usually were not.
+/// An edge whose requests now get 4xx responses, and usually did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RejectedRequests {
     pub(super) rejected: u64,
@@ -67,7 +69,7 @@ pub(super) struct RejectedRequests {
 }
 
 impl SlowRequests {
-    /// The number of requests whose duration was closer to the present one than to the usual one.
+    /// The number of requests whose duration was closer to the present duration than to the usual one.
     pub(super) fn count(self, tally: &Tally) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -104,7 +106,8 @@ impl ComparedWindow {
         compared
     }
 
-    /// The requests of an edge, if they take longer than usual, and by more than those of most other edges.
+    /// The requests of an edge, if they take longer than usual, and if the delay is larger than on most other
+    /// edges.
     pub(super) fn slow(&self, ends: &EdgeNames) -> Option<SlowRequests> {
         let (recent, usual) = self.both(ends)?;
         let quantile = |one_of: u64| {
@@ -145,7 +148,7 @@ impl ComparedWindow {
         2 * slow.count(served) < slow.count(recent)
     }
 
-    /// The requests of an edge, if many are answered 4xx now and were not before.
+    /// The requests of an edge, if many of them get 4xx responses now, and few did before.
     pub(super) fn rejected(&self, ends: &EdgeNames) -> Option<RejectedRequests> {
         let (recent, usual) = self.both(ends)?;
         let rejected = |tally: &Tally| tally.classes[3].saturating_sub(tally.given_up);
@@ -154,7 +157,8 @@ impl ComparedWindow {
             .then(|| RejectedRequests { rejected: rejected(recent), requests: recent.requests() })
     }
 
-    /// Whether the server of an opaque edge has stopped answering: the client sends bytes, and the server does not.
+    /// Whether the server of an opaque edge has stopped answering: the client sends bytes, but the server does
+    /// not.
     pub(super) fn is_unanswered(&self, ends: &EdgeNames) -> bool {
         let (Some(recent), Some(usual)) = (self.recent.get(ends), self.usual.get(ends)) else {
             return false;
@@ -164,7 +168,7 @@ impl ComparedWindow {
         answered && recent.read_bytes > 0 && recent.written_bytes == 0
     }
 
-    /// Both tallies of the comparison, if they have enough requests.
+    /// The tallies of both times, if both have enough requests.
     fn both(&self, ends: &EdgeNames) -> Option<(&Tally, &Tally)> {
         let (recent, usual) = (&self.recent.get(ends)?.sum, &self.usual.get(ends)?.sum);
         (recent.requests() >= MIN_RECENT && usual.requests() >= MIN_USUAL)

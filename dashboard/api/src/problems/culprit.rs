@@ -1,4 +1,4 @@
-//! Names the culprit of a broken edge, by a fixed table over its evidence. The first row that applies counts.
+//! Names the culprit of a broken edge, from its evidence and a fixed table. The first row that applies counts.
 //!
 //! | evidence | culprit |
 //! |---|---|
@@ -22,13 +22,13 @@ use crate::visible_namespaces::HIDDEN;
 /// The culprit of an edge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Culprit {
-    /// `the application of shop/cart`.
+    /// The culprit in words, such as `the application of shop/cart`.
     pub(super) text: String,
     /// The command that shows more; empty if there is none.
     pub(super) more: String,
 }
 
-/// The subject of a cause of the mesh.
+/// What a cause of the mesh points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CauseSubject {
     Certificate,
@@ -79,7 +79,7 @@ pub(super) fn name(all: &mut [BrokenEdge], topology: &Topology, state: Option<&M
     }
 }
 
-/// The signs of the server, and those of the edge itself.
+/// The signs about the server, and those about the edge itself.
 fn signs_of<'a>(
     state: &'a MeshState,
     one: &BrokenEdge,
@@ -109,7 +109,7 @@ fn signs_of<'a>(
     signs
 }
 
-/// The report about a proxy of a workload that does not answer, `shop/web-0: timed out`.
+/// What is known about a proxy of a workload that does not answer, such as `shop/web-0: timed out`.
 fn silent<'a>(state: &'a MeshState, (namespace, name): &NamespacedName) -> Option<&'a str> {
     let is_of = |line: &str| {
         let (instance, _) = line.split_once(": ")?;
@@ -246,8 +246,8 @@ fn by_cause(all: &[BrokenEdge], one: &BrokenEdge, subject: CauseSubject, cause: 
     Culprit { text: culprit, more }
 }
 
-/// The workload whose certificate is rejected: the end that more edges with this cause have in common, else the end
-/// that the cause suggests.
+/// The workload whose certificate is rejected. If several edges have this cause, it is the end that more of them
+/// have in common; otherwise the end that the cause suggests.
 fn holder<'a>(all: &'a [BrokenEdge], one: &'a BrokenEdge, cause: &str) -> &'a NamespacedName {
     let refused = all.iter().filter(|other| {
         other.cause.as_deref().and_then(subject) == Some(CauseSubject::Certificate)
@@ -323,7 +323,8 @@ pub(super) fn logs(name: &NamespacedName) -> String {
     with_name("logs", name)
 }
 
-/// A command about a workload; empty if it is not a workload, or is in a namespace that the reader may not see.
+/// A command about a workload; empty if it is not a workload, or if it is in a namespace that the reader may not
+/// see.
 pub(super) fn with_name(command: &str, (namespace, name): &NamespacedName) -> String {
     if namespace.is_empty() {
         return String::new();
@@ -331,7 +332,7 @@ pub(super) fn with_name(command: &str, (namespace, name): &NamespacedName) -> St
     format!("leno {command} -n {namespace} {name}")
 }
 
-/// A command about the namespace of a workload; empty like [`with_name`].
+/// A command about the namespace of a workload; empty in the same cases as for [`with_name`].
 pub(super) fn command(command: &str, (namespace, _): &NamespacedName) -> String {
     if namespace.is_empty() {
         return String::new();

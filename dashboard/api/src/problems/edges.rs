@@ -1,4 +1,4 @@
-//! Finds edges on which requests or connections fail, are cancelled or are denied.
+//! Finds edges on which requests or connections fail, are abandoned or are denied.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,23 @@ use crate::series::{SeriesKey, SeriesNumbers};
 use crate::tally::{Tally, float};
 use crate::view::HistoryView;
 
-/// Fewest failing requests in a window for an edge to be broken: a single one may be chance.
+/// The smallest number of failing requests in a window that makes an edge broken, because a single failure may be
+/// chance.
 const MIN_FAILURES: u64 = 2;
-/// The least share of failing requests.
+/// The smallest share of failing requests that makes an edge broken.
 const MIN_SHARE: f64 = 0.01;
-/// The least share of requests that clients cancel: a few are usual, for example when people press stop.
+/// The smallest share of abandoned requests that is reported. A few are usual, for example when people press stop.
 const MIN_GIVEN_UP: f64 = 0.1;
-/// The least share of requests that a policy or a route rejects: a limit that is reached at times just works.
+/// The smallest share of requests rejected by a limit or a route that is reported. A limit that is reached from
+/// time to time does what it is for.
 const MIN_LIMITED: f64 = 0.1;
-/// Fewest retries of an edge that are reported. Their least share of its requests is next.
+/// The smallest number of retries of an edge that is reported, and their smallest share of its requests.
 const MIN_RETRIES: u64 = 10;
 const MIN_RETRIED: f64 = 0.2;
-/// The causes for which the mesh rejects requests because of its documents, with a status below 500.
+/// The causes for which the mesh rejects requests as its documents demand, with a status below 500.
 pub(super) const LIMITS: [&str; 4] =
     ["rate-limited", "egress-denied", "no-route-matches", "plaintext-refused"];
-/// The causes for which the client's proxy answers 4xx because the request is not HTTP, or is too large.
+/// The causes for which the client's proxy answers 4xx because the request is not HTTP or is too large.
 pub(super) const NO_REQUESTS: [&str; 22] = [
     "request-line",
     "request-line-too-long",
@@ -53,10 +55,11 @@ pub(super) const NO_REQUESTS: [&str; 22] = [
     "connection-option",
     "head-timeout",
 ];
-/// How the client's proxy counts opaque connections that the server's proxy denies. The server's proxy closes them
-/// without sending anything, because the client would take its bytes for the server's.
+/// The causes that the client's proxy counts when the server's proxy denies an opaque connection. The server's
+/// proxy closes such a connection without sending anything, because the client would take its bytes for the
+/// server's.
 const CLOSED: [&str; 2] = ["server-silent", "connect-failed"];
-/// The causes that the client's proxy counts in addition, as a consequence.
+/// Causes that the client's proxy counts in addition to another cause, of which they are a consequence.
 const CONSEQUENCES: [&str; 3] = ["endpoints-tried", "failfast", "no-endpoints"];
 
 /// The kinds of faults of an edge.
@@ -64,7 +67,7 @@ const CONSEQUENCES: [&str; 3] = ["endpoints-tried", "failfast", "no-endpoints"];
 pub(super) enum EdgeFault {
     /// Requests fail.
     Failing,
-    /// Clients cancel requests before there is a response.
+    /// Clients abandon requests before a response begins.
     GivenUp,
     /// Connections fail.
     Refused,
@@ -74,7 +77,8 @@ pub(super) enum EdgeFault {
     Slow(SlowRequests),
     /// A policy denies requests or connections.
     Denied,
-    /// A limit, a route or an egress policy rejects requests, or the client's proxy does because they are not HTTP.
+    /// A limit, a route or an egress policy rejects requests, or the client's proxy rejects them because they are
+    /// not HTTP.
     Limited,
     /// The server answers 4xx, and usually does not.
     Rejected,
@@ -89,45 +93,46 @@ pub(super) enum EdgeFault {
 pub(super) struct BrokenEdge {
     pub(super) client: NamespacedName,
     pub(super) server: NamespacedName,
-    /// Whether the server is a workload. Otherwise it is a Service of another name, or outside the mesh.
+    /// Whether the server is a workload. Otherwise it is a Service whose name no workload has, or a server outside
+    /// the mesh.
     pub(super) is_workload: bool,
     pub(super) fault: EdgeFault,
-    /// A sentence with `{}` in place of the edge.
+    /// A sentence in which `{}` stands for the edge.
     pub(super) title: String,
     pub(super) evidence: Vec<String>,
-    /// The most frequent cause of the mesh.
+    /// The most frequent cause of the failures that the mesh itself caused.
     pub(super) cause: Option<String>,
     /// The culprit, and the command that shows more.
     pub(super) culprit: Culprit,
     /// The number of affected requests or connections.
     pub(super) weight: u64,
-    /// Its distance from the edge where a chain of failures begins.
+    /// The distance from the edge where the chain of failures begins.
     pub(super) rank: usize,
     /// Whether failures of other edges are a consequence of it.
     pub(super) is_blamed: bool,
-    /// When it began, once that was searched for.
+    /// When the fault began; `None` until that has been searched for, or if it was not found.
     pub(super) since_ms: Option<u64>,
-    /// Whether traffic passed before it began.
+    /// Whether traffic passed before the fault began.
     pub(super) worked: bool,
 }
 
 impl EdgeFault {
-    /// Whether it makes requests or connections fail.
+    /// Whether the fault makes requests or connections fail.
     pub(super) fn is_failure(self) -> bool {
         matches!(self, Self::Failing | Self::GivenUp | Self::Refused | Self::Unanswered)
     }
 
-    /// Whether requests to the client of the edge may fail or be slow because of it.
+    /// Whether the fault may make requests to the client of the edge fail or slow.
     pub(super) fn may_lead_to_others(self) -> bool {
         self.may_follow() || matches!(self, Self::Denied | Self::Limited)
     }
 
-    /// Whether it may be a consequence of a failing call of the server.
+    /// Whether the fault may be a consequence of a failing call of the server.
     pub(super) fn may_follow(self) -> bool {
         self.is_failure() || matches!(self, Self::Slow(_) | Self::Rejected)
     }
 
-    /// Whether the counts of an edge at a moment show this fault.
+    /// Whether the counts of an edge in one frame show this fault.
     pub(super) fn is_in(self, names: &SeriesNumbers, tally: &Tally) -> bool {
         match self {
             Self::Failing => tally.failures() > 0,
@@ -143,7 +148,7 @@ impl EdgeFault {
     }
 }
 
-/// The edges of a window that have a fault. Their rank and start are set later.
+/// The edges of a window that have a fault. Their rank and beginning are set later.
 pub(super) fn broken(
     view: &HistoryView<'_>,
     window: &Window,
@@ -194,8 +199,8 @@ pub(super) fn broken(
     found
 }
 
-/// The fault of an edge, its title with `{}` for the edge, and its weight. `denials`: connections that the server's
-/// proxies have denied; those of this edge are subtracted.
+/// The fault of an edge, its title with `{}` for the edge, and its weight. `denials` is the number of connections
+/// that the server's proxies have denied; those of this edge are subtracted from it.
 fn fault(
     names: &SeriesNumbers,
     tally: &Tally,
@@ -227,7 +232,7 @@ fn fault(
     })
 }
 
-/// The fault of an edge compared with the time before.
+/// The fault that an edge shows when it is compared with the time before.
 fn unlike_usual(
     compared: &ComparedWindow,
     ends: &(NamespacedName, NamespacedName),
@@ -245,7 +250,7 @@ fn unlike_usual(
     Some((EdgeFault::Slow(slow), title, slow.requests / slow.one_of))
 }
 
-/// A change in the share of 4xx answers. It is not known whether the client or the server has changed.
+/// A fault for an increased share of 4xx answers. Whether the client or the server has changed is not known.
 fn rejected(
     compared: &ComparedWindow,
     ends: &(NamespacedName, NamespacedName),
@@ -257,13 +262,14 @@ fn rejected(
     Some((EdgeFault::Rejected, title, rejected))
 }
 
-/// Faults that do not make requests fail, or that are intended.
+/// Faults that do not make requests fail, and rejections that the documents demand.
 fn costly(
     names: &SeriesNumbers,
     tally: &Tally,
     server: Option<&Tally>,
 ) -> Option<(EdgeFault, String, u64)> {
-    // A rejection by the server's proxy is counted like a status of the server, and some may be of other clients.
+    // A rejection by the server's proxy is counted like a status of the server, and some rejections may concern
+    // other clients.
     let at_server = server.map_or(0, |server| count(names, server, &LIMITS));
     let refused = tally.classes[3].saturating_sub(tally.given_up);
     let limited = count(names, tally, &LIMITS).max(at_server.min(refused));
@@ -282,8 +288,8 @@ fn costly(
     (tally.ejected > 0).then(|| (EdgeFault::Ejected, title(), tally.ejected))
 }
 
-/// The cause of at least half of the failures, as the client's proxy counts them, else as the server's does. Causes
-/// that are consequences of another one, and cancelled requests, are ignored.
+/// The cause of at least half of the failures, as the client's proxy counts them, or else as the server's proxy
+/// does. Abandoned requests, and causes that are consequences of another one, are ignored.
 fn main_cause(
     names: &SeriesNumbers,
     tallies: [Option<&Tally>; 2],
@@ -303,14 +309,14 @@ fn main_cause(
     })
 }
 
-/// Whether at this moment as many requests are slow as the fault requires.
+/// Whether enough requests in one frame are slow for the fault.
 fn is_slow(slow: SlowRequests, tally: &Tally) -> bool {
     let count = slow.count(tally);
     count > 0 && count * slow.one_of >= tally.requests()
 }
 
-/// How many of an edge's connections were denied, if that is why they failed. A denial that the server counts in the
-/// next window may be missing.
+/// How many of an edge's connections were denied, if denials explain their failures. A denial that the server
+/// counts only in the next window may be missing.
 fn connections_of(names: &SeriesNumbers, tally: &Tally, left: &mut u64) -> Option<u64> {
     let closed = count(names, tally, &CLOSED);
     let others = tally.errors() - closed - count(names, tally, &CONSEQUENCES);
@@ -321,8 +327,8 @@ fn connections_of(names: &SeriesNumbers, tally: &Tally, left: &mut u64) -> Optio
     })
 }
 
-/// The connections that the proxies of each server have denied: all denials without those of requests, which are
-/// counted for edges.
+/// The connections that the proxies of each server have denied: all denials, minus the denials of requests, which
+/// are counted for edges.
 fn connections_denied<'a>(
     names: &SeriesNumbers,
     window: &Window,
@@ -357,7 +363,7 @@ pub(super) fn count(names: &SeriesNumbers, tally: &Tally, wanted: &[&str]) -> u6
     tally.causes.iter().filter(|(cause, _)| of(*cause)).map(|(_, count)| count).sum()
 }
 
-/// The counts of a server's proxies for these causes.
+/// The causes that a server's proxies have counted.
 fn served<'a>(
     names: &SeriesNumbers,
     window: &'a Window,

@@ -1,4 +1,4 @@
-//! The evidence for the fault of an edge, one entry per line.
+//! Describes the evidence for the fault of an edge, one entry per line.
 
 use leno_observe::stat::{DENIED, NamespacedName, UNMESHED};
 
@@ -9,7 +9,7 @@ use crate::query;
 use crate::series::SeriesNumbers;
 use crate::tally::Tally;
 
-/// The causes that the client's proxy counts when a client leaves. Such requests are shown as given up.
+/// The causes that the client's proxy counts when a client leaves. Such requests are shown as abandoned.
 const LEFT: [&str; 3] = ["closed", "broken", "cancel"];
 
 pub(super) fn evidence(
@@ -36,7 +36,7 @@ pub(super) fn evidence(
     for cause in causes {
         lines.push(format!("{} times {}", cause.count, cause.cause));
     }
-    // Without a proxy of the client, what the server's proxy has counted is in `causes` already.
+    // If the client has no proxy, `causes` already contains what the server's proxy has counted.
     let at_server = at_server.filter(|_| client.1 != UNMESHED);
     for cause in at_server.into_iter().flatten() {
         lines.push(format!("{} times {} at the proxy of the server", cause.count, cause.cause));
@@ -69,7 +69,7 @@ pub(super) fn evidence(
     lines
 }
 
-/// How the requests ended, and who failed them. `causes`: the failures of the client's proxy.
+/// How the requests ended, and who failed them. `causes` are the failures at the client's proxy.
 fn requests(
     tally: &Tally,
     causes: &[Cause],
@@ -103,8 +103,8 @@ fn requests(
     lines
 }
 
-/// Who failed the requests that the client's proxy did not fail. Failures of the server's proxy may belong to other
-/// clients, so they only give an upper bound.
+/// Who failed the requests that the client's proxy did not fail. Failures of the server's proxy may belong to
+/// other clients, so their number is only an upper limit.
 fn culprit(failures: u64, at_server: Option<&[Cause]>) -> String {
     let Some(causes) = at_server else {
         return format!("{failures} of them by the server or its proxy");

@@ -5,23 +5,23 @@ use crate::series::SeriesKey;
 use crate::tally::Tally;
 use crate::view::HistoryView;
 
-/// How many frames are searched for the start of a problem: an hour of fine frames.
+/// Most frames that are searched for the beginning of a problem: an hour of fine frames.
 const MAX_FRAMES: usize = 720;
-/// After this many frames without the fault, an earlier one counts as another problem.
+/// If the fault is missing in this many frames in a row, an earlier occurrence counts as another problem.
 const QUIET_FRAMES: usize = 6;
 
-/// The search for the start of one edge's fault.
+/// The search for the beginning of one edge's fault.
 struct Search<'a> {
-    /// The series of the edge with mTLS and without.
+    /// The numbers of the series of the edge, with mTLS and without.
     series: Vec<u32>,
     fault: EdgeFault,
-    /// The number of frames without the fault since the last one with it, going back in time.
+    /// The search goes back in time. This is the number of frames without the fault since the last frame with it.
     quiet: usize,
     worked: &'a mut bool,
     since_ms: &'a mut Option<u64>,
 }
 
-/// Finds when edges broke, and whether traffic passed before.
+/// Finds when the faults of edges began, and whether traffic passed before.
 pub(super) fn find(view: &HistoryView<'_>, end_ms: u64, all: &mut [BrokenEdge]) {
     let names = view.names();
     let mut searched = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn find(view: &HistoryView<'_>, end_ms: u64, all: &mut [BrokenEdge]) 
         if searched.iter().all(|one| one.quiet >= QUIET_FRAMES) {
             break;
         }
-        // For each edge, whether it has its fault in this frame, and whether traffic passed.
+        // For each edge: whether it has its fault in this frame, and whether traffic passed.
         let mut found = vec![(false, false); searched.len()];
         frame.each(|series, tally| {
             for (one, (broken, passed)) in searched.iter().zip(&mut found) {
@@ -68,7 +68,7 @@ pub(super) fn find(view: &HistoryView<'_>, end_ms: u64, all: &mut [BrokenEdge]) 
     }
 }
 
-/// Whether requests succeeded or bytes of the server arrived.
+/// Whether requests succeeded, or bytes from the server arrived.
 fn passes(tally: &Tally) -> bool {
     tally.classes[1] + tally.classes[2] > 0 || tally.written_bytes > 0
 }

@@ -1,4 +1,5 @@
-//! Finds processes that ended in the window: proxies, whose connections failed until they were back, and applications.
+//! Finds processes that ended in the window: applications, and proxies, whose connections failed until they ran
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,8 @@ use super::culprit::{logs, with_name};
 use super::{MAX_EVIDENCE, text};
 use crate::api::{MeshState, Problem, ProblemSubject, Restart, Severity};
 
-/// An application that ended at least this often in the window is broken: a single end may be a signal by an operator.
+/// An application that ended at least this many times in the window is broken. A single end may be an operator's
+/// signal.
 const OFTEN: u32 = 2;
 
 /// The ends of one workload's processes, by instance.
@@ -80,7 +82,7 @@ fn problem(
     }
 }
 
-/// `web-0: 3 times, last 12 s ago: was ended by SIGKILL`
+/// A line such as `web-0: 3 times, last 12 s ago: was ended by SIGKILL`.
 fn line((instance, ends): (&&str, &Vec<&Restart>), now_ms: u64) -> String {
     let often = ends.iter().map(|one| one.times).sum();
     let last = ends.iter().max_by_key(|one| one.at_ms);

@@ -5,15 +5,15 @@ use super::edges::BrokenEdge;
 use super::text;
 use crate::api::{MeshState, Problem, ProblemSubject, Severity, Sign, SignKind};
 
-/// Finds workloads with signs that no broken edge shows. An instance that is throttled by its CPU limit is not reported
-/// unless its clients are affected, because the operator has chosen the limit.
+/// Finds workloads with signs that are not part of a broken edge's evidence. An instance that is throttled by its
+/// CPU limit is not reported unless its clients are affected, because the operator has chosen the limit.
 pub(super) fn find(
     state: Option<&MeshState>,
     (from_ms, to_ms): (u64, u64),
     broken: &[BrokenEdge],
     all: &mut Vec<Problem>,
 ) {
-    // If a pair of workloads loses segments in both directions, the edge shows one of the two signs.
+    // If a pair of workloads loses segments in both directions, the edge shows only one of the two signs.
     let is_of_edge = |sign: &Sign, one: &BrokenEdge| {
         let own = format!("{}/{}", sign.namespace, sign.workload);
         let ends = [text(&one.client), text(&one.server)];

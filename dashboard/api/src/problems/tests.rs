@@ -118,7 +118,7 @@ fn the_deepest_edge_of_a_chain_of_failures_comes_first() {
         let ends = [("customer", "front"), ("front", "cart"), ("cart", "db"), ("other", "web")];
         let mut now = growth(5.0, ends.map(|(client, server)| edge(client, server, 0.0)).into());
         now.edges[0].counts.classes = [0.0, 0.0, 0.0, 0.0, 2.0];
-        // Requests that clients cancel are the only sign of a server that hangs.
+        // A server that hangs shows only in requests that clients abandon.
         for hangs in [1, 2] {
             now.edges[hangs].counts.classes = [0.0, 0.0, 0.0, 2.0, 0.0];
             now.edges[hangs].counts.given_up = 2.0;
@@ -172,7 +172,7 @@ fn no_chain_continues_through_hidden_namespaces() {
         assert!(!text.contains("follows") && !text.contains("begins here"), "{text}");
         assert!(!text.contains("bank") && !one.more.contains("(other"), "{text}");
     }
-    // Several hidden workloads have one name, so the common end of these edges is not known.
+    // Several hidden workloads have the same name, so it is not known which end these edges have in common.
     let culprits: Vec<_> = all.iter().map(|one| &*one.culprit).collect();
     let hidden = "the certificate of (other namespaces) (tls-handshake-failed)";
     let cart = "the certificate of shop/cart (tls-handshake-failed)";
@@ -201,7 +201,8 @@ fn calls_that_end_with_a_grpc_status_of_failure_fail() {
     assert_eq!(all[0].evidence[0], "50 of 50 gRPC calls ended with a status of failure");
 }
 
-/// `web` calls `cart`. A policy denies it from the sixth of twelve observations on if `worked`, else from the first.
+/// A history in which `web` calls `cart`. If `worked`, a policy denies this from the sixth of twelve observations
+/// on; otherwise from the first.
 fn denied(is_http: bool, worked: bool) -> History {
     let mut history = History::default();
     for tick in 1..=12 {
@@ -237,7 +238,7 @@ fn denials_by_a_policy_are_a_warning_and_no_failure() {
             format!("36 {what} from shop/web to shop/cart denied by an authorization policy");
         assert_eq!(titles(&all), [title.as_str()]);
         assert_eq!(all[0].severity, Severity::Warning);
-        // Connections that fail although the server denies none are reported as failed.
+        // Connections that fail without a denial by the server are reported as failed.
         let mut history = denied(is_http, false);
         let mut now = growth(5.0, vec![edge("job", "db", 0.0)]);
         now.edges[0].counts.causes = [("server-silent".to_owned(), 3.0)].into();

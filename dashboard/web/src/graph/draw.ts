@@ -1,4 +1,5 @@
-// The picture on a canvas: thousands of lines are drawn in a few milliseconds, which no tree of elements is.
+// Draws the picture on a canvas, on which thousands of lines take a few milliseconds. A tree of elements would
+// take much longer.
 
 import type { Health } from "../format";
 import type { Link, Node, Picture } from "./layout";
@@ -7,7 +8,7 @@ export interface View {
   scale: number;
   x: number;
   y: number;
-  /** Whether it is being dragged. */
+  /** Whether the picture is being dragged. */
   moves?: boolean;
 }
 
@@ -22,7 +23,7 @@ export interface Colours {
   idle: string;
 }
 
-/** The colours of the style sheet, which follow the system's light or dark. */
+/** The colours of the style sheet, which depend on the system's light or dark mode. */
 export function colours(of: Element): Colours {
   const style = getComputedStyle(of);
   const read = (name: string) => style.getPropertyValue(`--${name}`).trim();
@@ -37,12 +38,18 @@ const NODE_HEIGHT = 28;
 /** Below this scale names cannot be read and are left out. */
 const READABLE = 0.45;
 
-/** Above this many edges they are plain lines while names cannot be read, and while the picture is dragged. */
+/**
+ * Beyond this number of edges, edges are drawn as plain lines while names cannot be read, and while the picture is
+ * dragged.
+ */
 const MANY = 1_000;
 
 const ORDER: Health[] = ["idle", "good", "warning", "bad"];
 
-/** Draws what is in view; `near` is what a focused workload is linked with, everything where none is. */
+/**
+ * Draws what is in view. `near` contains the nodes that are linked with the focused workload, or all nodes if none is
+ * focused.
+ */
 export function draw(canvas: HTMLCanvasElement, picture: Picture, view: View, focus: Node | null, colour: Colours): void {
   const context = canvas.getContext("2d");
   if (!context) return;
@@ -85,7 +92,7 @@ function nearOf(picture: Picture, focus: Node | null): Set<Node> | null {
   return near;
 }
 
-/** One stroke for all edges of a kind, which takes a tenth of the time of a curve each. */
+/** Draws all edges of a kind in one stroke, which takes a tenth of the time of one curve for each edge. */
 function drawMany(context: CanvasRenderingContext2D, links: Link[], width: number, colour: Colours): void {
   context.lineWidth = width;
   for (const health of ORDER) {

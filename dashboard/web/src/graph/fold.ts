@@ -1,14 +1,14 @@
-// A large mesh by namespaces: a thousand workloads at once are no picture. The namespace that is looked at keeps its
-// workloads, and every other one is a single node.
+// Folds a large mesh into namespaces, because a thousand workloads at once cannot be read. The selected namespace
+// keeps its workloads, and every other namespace becomes a single node.
 
 import type { Edge, Signals, Topology, Workload } from "../api";
 import { full, success } from "../format";
 
-/** Above this many workloads namespaces are folded. */
+/** Beyond this number of workloads, namespaces are folded. */
 const MOST = 150;
 
 export interface Folded extends Topology {
-  /** The namespaces that are one node each, by the name of that node. */
+  /** The namespaces that are drawn as one node, by the name of that node. */
   folded: Map<string, string>;
 }
 
@@ -17,7 +17,7 @@ export function fold(topology: Topology, open: string): Folded {
   if (topology.workloads.length <= MOST) return { ...topology, folded };
   const sizes = new Map<string, number>();
   for (const { namespace } of topology.workloads) sizes.set(namespace, (sizes.get(namespace) ?? 0) + 1);
-  /** Where a workload is drawn: in its namespace, or as it. */
+  /** The node that stands for a workload: its own node, or that of its folded namespace. */
   const end = (namespace: string, name: string): [string, string] => {
     if (namespace === open || namespace === "") return [namespace, name];
     const node = `${namespace} (${sizes.get(namespace) ?? 0})`;
@@ -44,7 +44,7 @@ export function fold(topology: Topology, open: string): Folded {
   return { ...topology, workloads: [...workloads.values()], edges: [...edges.values()], folded };
 }
 
-/** The sum of two; what fails in one of them is not to disappear in the other. */
+/** The sum of two workloads or edges. Failures of one must not disappear in the sum. */
 function join<T extends Workload | Edge>(one: T, other: T): T {
   const sum = {
     ...one,

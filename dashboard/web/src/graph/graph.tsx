@@ -1,4 +1,4 @@
-// The picture of the mesh: dragged and zoomed with the mouse, walked with the arrow keys.
+// Shows the picture of the mesh. The mouse drags and zooms it; the arrow keys move from node to node.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
@@ -38,7 +38,7 @@ export function Graph({ topology, place }: { topology: Topology; place: Place })
     return () => resized.disconnect();
   }, []);
 
-  // Another part of the mesh is shown as a whole at first.
+  // Another part of the mesh is at first shown as a whole.
   useEffect(() => setView(null), [place.namespace, place.search]);
 
   useEffect(() => {
@@ -143,7 +143,7 @@ export function Graph({ topology, place }: { topology: Topology; place: Place })
   );
 }
 
-/** The nearest workload in a direction, with distance across it counted twice. */
+/** The nearest workload in a direction. Distance across that direction counts twice. */
 function next(nodes: Node[], from: Node, dx: number, dy: number): Node | null {
   let best: Node | null = null;
   let least = Infinity;
@@ -155,7 +155,7 @@ function next(nodes: Node[], from: Node, dx: number, dy: number): Node | null {
   return best;
 }
 
-/** The colours of the style sheet, again when the system changes between light and dark. */
+/** The colours of the style sheet. They are read again when the system changes between light and dark mode. */
 function useColours(canvas: { current: HTMLCanvasElement | null }): Colours | null {
   const [colour, setColour] = useState<Colours | null>(null);
   useEffect(() => {

@@ -1,5 +1,5 @@
-// Where workloads are drawn: callers left of what they call, grouped by namespace. The same mesh is always drawn in
-// the same way, so that a look at another moment shows what differs.
+// Computes where workloads are drawn: callers to the left of what they call, grouped by namespace. The same mesh
+// is always drawn in the same way, so that differences between two moments are visible.
 
 import type { Topology } from "../api";
 import { full, health, type Health } from "../format";
@@ -11,9 +11,9 @@ export interface Node {
   x: number;
   y: number;
   health: Health;
-  /** Not all instances take traffic. */
+  /** Whether some of its instances take no traffic. */
   unready: boolean;
-  /** Not a workload of the mesh: clients without a proxy, or addresses outside. */
+  /** Whether it is no workload of the mesh, but clients without a proxy or addresses outside. */
   outside: boolean;
 }
 
@@ -48,7 +48,7 @@ const COLUMN = 190;
 const ROW = 46;
 const MARGIN = 34;
 const MOST_ROWS = 14;
-/** How much wider than high the picture is to be. */
+/** The desired ratio of the picture's width to its height. */
 const SHAPE = 2;
 
 export function layout(topology: Topology): Picture {
@@ -75,7 +75,7 @@ export function layout(topology: Topology): Picture {
   });
   // A workload that only calls others is not idle.
   for (const { from, health } of links) if (from.health === "idle" && health !== "idle") from.health = "good";
-  // What fails is drawn last, above the rest.
+  // Failing links are drawn last, above the others.
   links.sort((a, b) => ORDER.indexOf(a.health) - ORDER.indexOf(b.health));
   const depths = depthsOf([...nodes.values()], links);
   const groups = new Map<string, Node[]>();
@@ -87,7 +87,7 @@ export function layout(topology: Topology): Picture {
   return { nodes: [...nodes.values()], links, ...place(groups, depths) };
 }
 
-/** How many calls lead to each workload at most; a cycle counts once. */
+/** The length of the longest chain of calls that leads to each workload; a cycle counts once. */
 function depthsOf(nodes: Node[], links: Link[]): Map<Node, number> {
   const depths = new Map(nodes.map((node) => [node, 0]));
   for (let round = 0; round < 8; round += 1) {

@@ -1,4 +1,4 @@
-// The certificates: what signs them, up to the roots that are trusted, and when those of the proxies end.
+// The certificates: those that sign, up to the trusted roots, and when the certificates of the proxies expire.
 
 import * as api from "../api";
 import type { PageProps } from "../app";
@@ -9,11 +9,11 @@ import { href } from "../route";
 import { MAX_ROWS, Mark, Table } from "../tables";
 import { useProxies } from "./proxies";
 
-/** What signs changes rarely. */
+/** How often the page is loaded again. The signing certificates change rarely. */
 const AUTHORITY_TICK = 30_000;
-/** A certificate of a proxy is renewed long before: one that ends so soon was not. */
+/** A certificate of a proxy that ends sooner than this was not renewed in time. */
 const SOON_S = 600;
-/** A certificate that signs is replaced by people: it is to be seen earlier. */
+/** A signing certificate is marked earlier, because people must replace it. */
 const SIGNER_SOON_S = 30 * 86_400;
 
 function judged(ends: number, now: number, soon: number): [Health, string] {
@@ -22,7 +22,7 @@ function judged(ends: number, now: number, soon: number): [Health, string] {
   return [left < soon ? "warning" : "good", `ends in ${length(left)}`];
 }
 
-/** A dash for what is no date: `toISOString` would throw, and the page would stay blank. */
+/** A date as text; a dash for an invalid date. `toISOString` would throw for it, and the page would stay blank. */
 function day(seconds: number): string {
   const date = new Date(seconds * 1000);
   return Number.isNaN(date.getTime()) ? "–" : date.toISOString().slice(0, 16).replace("T", " ");

@@ -1,4 +1,4 @@
-// What changed, the newest first, with the way to the mesh before and after it.
+// The changes, the newest first, with links to the mesh before and after each change.
 
 import type { PageProps } from "../app";
 import { ago, clock } from "../format";

@@ -1,4 +1,4 @@
-// What `leno check` says, with the rights of the user of `leno dashboard`.
+// The results of `leno check`, with the rights of the user of `leno dashboard`.
 
 import * as api from "../api";
 import type { PageProps } from "../app";
@@ -8,7 +8,7 @@ import { useLoaded } from "../load";
 import { change } from "../route";
 import { MAX_ROWS, Mark, Table } from "../tables";
 
-/** Each look asks every proxy. */
+/** How often the checks are repeated. They are rare because each queries every proxy. */
 const CHECKS_TICK = 15_000;
 const HEALTH: Record<api.Level, Health> = { good: "good", warning: "warning", bad: "bad", unknown: "bad" };
 const ORDER: api.Level[] = ["bad", "unknown", "warning", "good"];

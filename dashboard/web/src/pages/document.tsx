@@ -1,4 +1,4 @@
-// A route or a policy as its document says it, and its status: what a control plane, or `leno analyze`, makes of it.
+// A route or a policy: its document, and the status that the control plane or `leno analyze` gives it.
 
 import * as api from "../api";
 import type { PageProps } from "../app";
@@ -8,7 +8,7 @@ import { TICK, useLoaded } from "../load";
 import type { Place } from "../route";
 import { MAX_ROWS, RouteTable, Table } from "../tables";
 
-/** How often the document is read again. It is read from the API server with the rights of the user. */
+/** How often the document is read again, from the API server and with the rights of the user. */
 const EVERY = 30_000;
 
 const isGood = (one: api.Condition) => one.status === "True";

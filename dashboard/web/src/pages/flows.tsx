@@ -8,7 +8,10 @@ import { TICK, useLoaded } from "../load";
 import { href } from "../route";
 import { MAX_ROWS, Mark, Table } from "../tables";
 
-/** Fewest segments that were sent again, and their least share, of connections that lose much: as for `leno why`. */
+/**
+ * The smallest number of retransmitted segments, and their smallest share, for connections that count as lossy, as in
+ * `leno why`.
+ */
 const MIN_LOST = 5;
 const MIN_SHARE = 0.02;
 

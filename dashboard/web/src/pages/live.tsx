@@ -1,4 +1,5 @@
-// Live requests of a workload, as `leno tap` shows them. The page polls, and closes its tap; one that is polled no more is closed by the proxies.
+// Live requests of a workload, as `leno tap` shows them. The page polls a tap, and closes it at the end. Proxies
+// close a tap that is no longer polled.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -8,7 +9,7 @@ import { clock, full, workloadPage } from "../format";
 import { href } from "../route";
 
 const PAUSE = 1_000;
-/** Most requests that are shown, the newest. */
+/** Most requests that are shown; the newest are shown. */
 const MOST = 200;
 
 interface Filter {
@@ -27,7 +28,7 @@ const FIELDS: [keyof Filter, string, string][] = [
   ["status", "Status", "5xx"],
 ];
 
-/** The parts of the time of a request, in the order in which they pass. */
+/** The parts of a request's time, in the order in which they occur. */
 const PARTS = [
   ["client_proxy_us", "client proxy"],
   ["network_us", "network"],
@@ -100,7 +101,7 @@ function Requests({ all }: { all: api.Tapped[] }) {
   );
 }
 
-/** `network 0.20, application 11.90`, without what took no time that could be seen. */
+/** A text such as `network 0.20, application 11.90`, without the parts that took no measurable time. */
 function parts({ latency }: api.Tapped): string {
   const known = PARTS.flatMap(([field, word]) => {
     const us = latency[field];
@@ -116,7 +117,7 @@ function useTap(workload: string, filter: Filter, paused: boolean): Live {
     if (paused) return;
     const aborted = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
-    // Off loopback the page has no randomUUID, which wants a secure context.
+    // `randomUUID` exists only in a secure context, which a page that is not on loopback is not.
     const id = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
     const once = async () => {
       try {
@@ -131,13 +132,14 @@ function useTap(workload: string, filter: Filter, paused: boolean): Live {
         if (aborted.signal.aborted) return;
         const why = error instanceof Error ? error.message : String(error);
         setLive((before) => ({ ...before, error: why }));
-        // Not permitted, or not there: asking again every second would change nothing.
+        // The user lacks the right, or the object does not exist. Polling again every second would not change
+        // that.
         if (error instanceof api.Refused && error.status >= 400 && error.status < 500) return;
       }
       timer = setTimeout(once, PAUSE);
     };
     void once();
-    // A page with another filter opens another tap, and there are few places.
+    // A page with another filter opens another tap, and only a few taps are allowed.
     const close = () => api.closeTap(id);
     addEventListener("pagehide", close);
     return () => {

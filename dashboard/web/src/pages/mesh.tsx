@@ -1,4 +1,4 @@
-// The whole mesh: what is broken, the picture, and the same as tables.
+// The whole mesh: what is broken, the picture, and the same data as tables.
 
 import { useMemo } from "preact/hooks";
 
@@ -11,7 +11,10 @@ import { Problems } from "../problems";
 import { change, type Place } from "../route";
 import { EdgeTable, WorkloadTable } from "../tables";
 
-/** What the search and the namespace leave: matching workloads, and edges that touch one of them. */
+/**
+ * The part of a mesh that matches the search and the namespace: workloads, and edges that begin or end at one of
+ * them.
+ */
 export function filtered(topology: Topology, { search, namespace }: Pick<Place, "search" | "namespace">): Topology {
   const wanted = search.trim().toLowerCase();
   if (wanted === "" && namespace === "") return topology;

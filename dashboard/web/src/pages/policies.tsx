@@ -1,4 +1,4 @@
-// The policies: what each selects, how often it decided what, and which clients it denied.
+// The policies: what each selects, how many times it has made which decision, and which clients it has denied.
 
 import * as api from "../api";
 import type { PageProps } from "../app";
@@ -14,7 +14,10 @@ const usePolicies = ({ at, window }: Place) =>
 
 const deniedBy = (policy: api.Policy) => policy.denied.reduce((sum, one) => sum + one.count, 0);
 
-/** Denials are what a policy is for: they are no fault, but worth a look. A policy that selects nothing does nothing. */
+/**
+ * Denials are what a policy is for, so they are no fault but worth a look. A policy that selects nothing has no
+ * effect.
+ */
 function health(policy: api.Policy): Health {
   if (policy.denied.length > 0) return "warning";
   return policy.workloads.length > 0 || policy.selects.some((one) => one.includes("Route")) ? "good" : "idle";

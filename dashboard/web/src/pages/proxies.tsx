@@ -1,4 +1,5 @@
-// The proxies: whether they answer, how old their configuration is, what they prove, and how full they are.
+// The proxies: whether they answer, how old their configuration is, their identities, and how much of their limits
+// they use.
 
 import * as api from "../api";
 import type { PageProps } from "../app";
@@ -8,12 +9,12 @@ import { TICK, useLoaded } from "../load";
 import { href, type Place } from "../route";
 import { MAX_ROWS, Mark, Table } from "../tables";
 
-/** From this share of its memory or its connections on a proxy is full. */
+/** A proxy counts as full if it uses at least this share of its memory or connections. */
 const FULL = 0.9;
 
 export const useProxies = () => useLoaded("proxies", TICK, api.proxies);
 
-/** What is wrong with a proxy, the worst first; empty if nothing is. */
+/** The defects of a proxy, the worst first; empty if there are none. */
 function troubles({ silent, state }: api.Proxy, now: number): [Health, string][] {
   if (silent !== null || state === null) return [["bad", silent ?? "it has not been asked yet"]];
   const found: [Health, string][] = [];

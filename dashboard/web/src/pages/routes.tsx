@@ -1,4 +1,4 @@
-// The rules of routes: how many requests of each service follow which one, and what became of them.
+// The route rules: how many requests to each service follow which rule, and how these requests ended.
 
 import * as api from "../api";
 import type { PageProps } from "../app";

@@ -14,16 +14,16 @@ interface Props {
   place: Place;
   marks: Mark[];
   now: number;
-  /** Where the history begins. */
+  /** The time at which the history begins. */
   begin: number;
-  /** The instances of a workload. */
+  /** The instances of the workload. */
   instances?: number;
 }
 
 const perSecond = (point: Point, count: number) => (point.observed_s > 0 ? count / point.observed_s : 0);
 
 export function SeriesCharts({ wanted, place, marks, now, begin, instances }: Props) {
-  // Charts end at the present, unless the moment is older than they reach.
+  // Charts end at the present, unless the selected moment is too old to be on such a chart.
   const to = place.at !== undefined && place.at < now - HOUR ? place.at + HOUR / 2 : now;
   const span: [number, number] = [Math.max(to - HOUR, Math.min(begin, to - 60_000)), to];
   const live = place.at === undefined;

@@ -1,4 +1,4 @@
-//! The policies of a mesh, by the documents that its control plane reads.
+//! Reads the policies of a mesh from the documents that its control plane reads.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::layout::Layout;
 
-/// Reads the policies again whenever their file was written.
+/// Reads the policies, and reads them again whenever their file has changed.
 #[derive(Default)]
 pub(super) struct PolicyReader {
     /// The modification time of the file that was last read; `Some(None)` if there was no file.

@@ -17,12 +17,12 @@ use super::ObservedStatus;
 use pressure::Throttled;
 use wire::CounterPage;
 
-/// The length of the time that is judged.
+/// The length of the recent time in which signs are looked for.
 const SPAN: Duration = Duration::from_secs(30);
-/// The number of observations in that time.
+/// The number of observations in [`SPAN`].
 const TICKS: usize = (SPAN.as_secs() / TICK.as_secs()) as usize;
 
-/// The signs of a mesh.
+/// Collects evidence, called signs, about the workloads of a mesh.
 #[derive(Default)]
 pub(super) struct MeshSigns {
     all: SeenSigns,
@@ -30,7 +30,7 @@ pub(super) struct MeshSigns {
     seen: VecDeque<Observation>,
 }
 
-/// What was observed at one time. The first two fields are cumulative.
+/// The counters at one time, and the findings of that time. The first two fields are cumulative counters.
 #[derive(Default)]
 struct Observation {
     throttled: Throttled,

@@ -27,7 +27,7 @@ fn names() -> Vec<Case> {
         let case = format!("field name with byte {byte:#04x}");
         let sent = get(&[b"x-a", &[byte][..], b"b: c\r\n"].concat());
         match byte {
-            // The field's name is `x-a` then.
+            // In this case the field's name is `x-a`.
             b':' => Case::forwarded(case, sent, vec![asked().with("x-a", b"b: c")]),
             _ if is_token(byte) => {
                 let name = format!("x-a{}b", byte as char);
@@ -49,7 +49,7 @@ fn values() -> Vec<Case> {
             b'\t' | b' '..=b'~' | 0x80.. => {
                 Case::forwarded(name, sent, vec![asked().with("x-a", &value)])
             }
-            // An invalid byte may be kept unless it ends a line (RFC 9110 section 5.5).
+            // These bytes must be refused. Other invalid bytes may be kept (RFC 9110 section 5.5).
             0 | b'\r' | b'\n' => Case::refused(name, sent),
             _ => Case::either(name, sent, vec![asked().with("x-a", &value)]),
         }
@@ -164,7 +164,7 @@ fn of_the_connection() -> Vec<Case> {
             cases.push(Case::either(format!("{name}: {value}"), sent, vec![asked()]));
         }
     }
-    // A Content-Length that Connection names still frames the content.
+    // A Content-Length that the field Connection names still frames the content.
     for option in ["content-length", "Content-Length, close", "host, content-length"] {
         let sent = format!(
             "POST / HTTP/1.1\r\nHost: cart\r\nConnection: {option}\r\nContent-Length: 31\r\n\r\n\

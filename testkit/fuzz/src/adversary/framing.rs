@@ -1,5 +1,5 @@
-//! Where content ends (RFC 9112 sections 6 and 7): the disguises of `Transfer-Encoding` and
-//! `Content-Length`, chunks, and trailers.
+//! The end of content (RFC 9112 sections 6 and 7): the disguises of `Transfer-Encoding` and `Content-Length`,
+//! chunks, and trailers.
 
 use super::{Case, ParsedRequest};
 
@@ -23,7 +23,7 @@ fn chunked(body: &str) -> String {
     post("Transfer-Encoding: chunked\r\n", body)
 }
 
-/// Lines that some server may take for `Transfer-Encoding: chunked`, and others not.
+/// Lines that some servers may take for `Transfer-Encoding: chunked`, and others not.
 const DISGUISES: [&str; 44] = [
     "Transfer-Encoding : chunked",
     "Transfer-Encoding\t: chunked",
@@ -71,7 +71,7 @@ const DISGUISES: [&str; 44] = [
     "Transfer-Encoding: CHUN\u{212a}ED",
 ];
 
-/// All are refused, whatever other framing the message has.
+/// Messages with such lines, which must be refused whatever other framing they have.
 fn transfer_encodings() -> Vec<Case> {
     let hidden = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: cart\r\n\r\n";
     let whole = hidden.len().to_string();
@@ -88,7 +88,7 @@ fn transfer_encodings() -> Vec<Case> {
             }
         }
     }
-    // These are names of other fields, so their value has no meaning.
+    // These are the names of other fields, so the value has no meaning.
     for name in ["Transfer_Encoding", "XTransfer-Encoding", "Transfer-Encodin", "Transfer.Encoding"]
     {
         let fields = format!("{name}: chunked\r\nContent-Length: {whole}\r\n");
@@ -107,7 +107,7 @@ fn transfer_encodings() -> Vec<Case> {
     cases
 }
 
-/// Invalid lengths; a list of equal values may count as one length.
+/// Invalid lengths. A list of equal values may count as one length.
 const NO_LENGTHS: &[&str] = &[
     "+5",
     "-5",
@@ -167,8 +167,8 @@ fn lengths() -> Vec<Case> {
             let equal = matches!(value, "5,5" | "5, 5");
             let name = format!("Content-Length {value:?} of {method}");
             if equal {
-                // Equal values may count as one (RFC 9110 section 8.6); the bytes after the content
-                // are another request then.
+                // Equal values may count as one (RFC 9110 section 8.6). The bytes after the content are then
+                // another request.
                 let sent = sent.replace("/smuggled", "/next");
                 let asked = vec![
                     ParsedRequest::new(method, "/", b"12345"),
@@ -208,7 +208,7 @@ fn lengths() -> Vec<Case> {
     cases
 }
 
-/// Both framings at once: the chunks count, or the request is refused. The proxy never parses the
+/// Both framings at once. Either the chunks count, or the request is refused. The proxy must never parse the
 /// following bytes as a request of this connection (RFC 9112 section 6.1).
 fn both() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -325,7 +325,7 @@ fn chunk_ends() -> Vec<Case> {
     cases
 }
 
-/// Chunk extensions have no meaning, and must not hide anything (RFC 9112 section 7.1.1).
+/// Chunk extensions, which have no meaning and must not hide anything (RFC 9112 section 7.1.1).
 fn extensions() -> Vec<Case> {
     let mut cases = Vec::new();
     for extension in [
@@ -375,7 +375,7 @@ fn extensions() -> Vec<Case> {
 
 fn trailers() -> Vec<Case> {
     let mut cases = Vec::new();
-    // Permitted trailers may be dropped; they must not act as header fields.
+    // Permitted trailers may be dropped, but must not have the effect of header fields.
     for trailer in [
         "x-a: b",
         "Content-Length: 5",
@@ -426,7 +426,7 @@ fn trailers() -> Vec<Case> {
     cases
 }
 
-/// Content of methods that usually have none is framed like any other.
+/// Content of methods that usually have none, which is framed like any other content.
 fn methods_without_content() -> Vec<Case> {
     let mut cases = Vec::new();
     for method in ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "X"] {

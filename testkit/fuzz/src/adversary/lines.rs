@@ -12,7 +12,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// `tchar` of RFC 9110 section 5.6.2.
+/// Whether a byte is a `tchar` of RFC 9110 section 5.6.2.
 pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -36,8 +36,8 @@ fn methods() -> Vec<Case> {
     (0..=255).map(with).collect()
 }
 
-/// A target with each possible byte in its middle. Bytes above 0x7f violate RFC 3986; servers that
-/// accept them use them unchanged.
+/// A target with each possible byte in its middle. Bytes above 0x7f violate RFC 3986; servers that accept such
+/// bytes use them unchanged.
 fn targets() -> Vec<Case> {
     let with = |byte: u8| {
         let name = format!("target with byte {byte:#04x}");
@@ -178,7 +178,7 @@ fn lines() -> Vec<Case> {
     cases
 }
 
-/// Absolute form: its authority replaces `Host` (RFC 9112 section 3.2.2).
+/// Requests in absolute form, whose authority replaces `Host` (RFC 9112 section 3.2.2).
 fn absolute() -> Vec<Case> {
     let mut cases = Vec::new();
     for (target, authority, path) in [
@@ -194,8 +194,8 @@ fn absolute() -> Vec<Case> {
         for host in ["cart", "evil"] {
             let sent = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
             let asked = ParsedRequest::new("GET", path, b"").with("host", authority.as_bytes());
-            // A proxy may keep the absolute form; its meaning for the application is the same (RFC
-            // 9112 section 3.2.2).
+            // A proxy may keep the absolute form, because it has the same meaning for the application (RFC 9112
+            // section 3.2.2).
             let name = format!("absolute {target} with Host {host}");
             cases.push(Case::either(name, sent, vec![asked]));
         }

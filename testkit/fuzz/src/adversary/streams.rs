@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113): fields that HTTP/1 would parse differently, false lengths, and misplaced
-//! frames. A refusal is a reset of the stream, GOAWAY, or a status.
+//! HTTP/2 (RFC 9113): fields that HTTP/1 would parse differently, false lengths, and misplaced frames. The proxy
+//! refuses by resetting the stream, by GOAWAY, or with a status.
 
 use super::lines::is_token;
 use super::{Case, ParsedRequest};
@@ -178,7 +178,7 @@ fn pseudo() -> Vec<Case> {
     ] {
         let sent = opened(&[headers(1, &fields, true)]);
         let name = format!("HTTP/2 pseudo-fields: {what}");
-        // The authority takes precedence (RFC 9113 section 8.3.1).
+        // The authority takes precedence over `Host` (RFC 9113 section 8.3.1).
         let allowed = match what {
             "a Host that differs" => vec![asked().with("host", b"cart")],
             "an authority with a user" => vec![asked()],
@@ -245,8 +245,8 @@ fn lengths() -> Vec<Case> {
             let name =
                 format!("HTTP/2 content-length {declared:?} of 5 bytes, trailers: {}", !ends);
             cases.push(Case {
-                // A request that was forwarded in part may be cut off; it must never be complete
-                // with another length.
+                // A request that was forwarded in part may be cut off, but must never be complete with another
+                // length.
                 expected: super::Expected { requests: Vec::new(), refused: &super::REFUSALS },
                 name,
                 sent,
@@ -413,8 +413,8 @@ fn padding() -> Vec<Case> {
             } else if usize::from(padding) > there + block.len() {
                 Case::refused(name, sent)
             } else {
-                // The padding is taken from the field block, which is then cut off or continues.
-                // The proxy may refuse it, or forward a request if the remaining fields form one.
+                // The padding length cuts bytes off the field block, so that the block is incomplete or continues.
+                // The proxy may refuse the request, or forward it if the remaining fields form one.
                 Case::either(name, sent, vec![asked()])
             });
         }

@@ -11,12 +11,12 @@ static TARGET: LazyLock<&'static Target> = LazyLock::new(|| {
     leno_fuzz::target(&name).expect("there is such a target")
 });
 
-/// Makes a write to a closed connection an error, instead of ending the process. Rust's runtime
-/// does this at the start of `main`; libFuzzer has its own `main`.
+/// Makes a write to a closed connection fail with an error instead of ending the process. Rust's runtime does this
+/// before `main`, but libFuzzer has its own `main`.
 #[expect(unsafe_code, reason = "setting the disposition of a signal")]
 fn ignore_broken_pipes() {
     use nix::sys::signal::{SigHandler, Signal, signal};
-    // SAFETY: no handler runs for an ignored signal.
+    // SAFETY: the signal is ignored, so no handler runs.
     unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.expect("SIGPIPE can be ignored");
 }
 

@@ -1,4 +1,4 @@
-//! Applications: they respond as the case says, and check the requests that reach them.
+//! Applications, which respond as the case says and check the requests that reach them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::framing;
 use super::letters::{filled, mutate, runs};
 use super::streams::Streams;
 
-/// Length of a response field that is longer than most buffers.
+/// The length of a response field that is longer than most buffers.
 const LONG: usize = 9000;
 
 /// State that all applications of a run share.
@@ -23,11 +23,11 @@ const LONG: usize = 9000;
 pub(crate) struct RunState {
     /// The requests by their letter, each with the number of its connection.
     pub(crate) requests: BTreeMap<u8, (usize, Request)>,
-    /// Whether nothing in the case violates HTTP.
+    /// Whether everything in the case is valid HTTP.
     pub(crate) is_clean: bool,
-    /// Whether applications must receive HTTP, whatever clients send.
+    /// Whether applications must receive valid HTTP, whatever clients send.
     pub(crate) is_http: bool,
-    /// How often each request has reached a service.
+    /// How many times each request has reached a service.
     pub(crate) seen: RefCell<BTreeMap<(usize, u8), usize>>,
     /// The properties that did not hold.
     pub(crate) violations: RefCell<Vec<String>>,
@@ -48,8 +48,8 @@ impl RunState {
         (request.method, request.answer.clone(), upgrades)
     }
 
-    /// Checks that the bytes of a request are all from that request; if clients send invalid HTTP,
-    /// that they are all from one connection.
+    /// Checks that the bytes of a request belong to that request. If clients send invalid HTTP, checks that the
+    /// bytes belong to one connection.
     pub(crate) fn check(&self, letter: u8, runs: &[u8]) {
         if self.requests.is_empty() {
             return;
@@ -73,14 +73,14 @@ pub struct Received {
     pub method: String,
     /// The target.
     pub target: String,
-    /// The fields; in HTTP/2 the authority is listed as `host`.
+    /// The fields. In HTTP/2, the authority is listed as `host`.
     pub fields: Vec<(String, Vec<u8>)>,
     /// The content.
     pub body: Vec<u8>,
 }
 
 impl Received {
-    /// Parses the first request; returns it with its length.
+    /// Parses the first request; returns it and its length.
     fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let readable = in_ascii(bytes);
         let mut fields = [httparse::EMPTY_HEADER; 300];
@@ -116,14 +116,14 @@ pub(crate) struct Application {
 }
 
 enum Spoken {
-    /// The first bytes have not arrived.
+    /// The first bytes have not arrived yet.
     Nothing,
     Http1 {
         at: usize,
         current: Option<Current>,
     },
     Http2(Box<Streams>),
-    /// Bytes after an upgrade, or bytes that are not HTTP.
+    /// Bytes that follow an upgrade, or that are not HTTP.
     Bytes,
 }
 
@@ -171,7 +171,7 @@ impl Application {
         received
     }
 
-    /// Reads and writes what is possible; whether anything moved.
+    /// Reads and writes as much as possible; returns whether anything moved.
     pub(crate) fn pump(&mut self, shared: &Rc<RunState>) -> bool {
         let mut moved = self.end.pump();
         if self.closes {
@@ -193,7 +193,7 @@ impl Application {
         match &mut self.spoken {
             Spoken::Nothing | Spoken::Bytes => {}
             Spoken::Http1 { .. } => {
-                // A server that ends its connection with a response reads no further request from it.
+                // A server that closes its connection with a response reads no further request from it.
                 while !self.closes && self.http1(shared) {
                     moved = true;
                 }
@@ -204,14 +204,14 @@ impl Application {
                 moved |= sent;
             }
         }
-        // The application closes a connection after its client has.
+        // The application closes a connection after its client has closed it.
         if self.end.ended && self.end.unsent() == 0 && !self.end.is_closed() {
             self.end.close();
         }
         moved
     }
 
-    /// Makes one step of an HTTP/1 connection; false if none was possible.
+    /// Makes one step on an HTTP/1 connection; returns false if none was possible.
     fn http1(&mut self, shared: &Rc<RunState>) -> bool {
         let Spoken::Http1 { at, current } = &mut self.spoken else { return false };
         let inbox = &self.end.inbox;
@@ -295,7 +295,7 @@ impl Current {
     }
 }
 
-/// The request with an ASCII request line: httparse requires targets to be UTF-8, servers do not.
+/// The request, with its request line made ASCII. httparse requires targets to be UTF-8, but servers do not.
 fn in_ascii(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let line = bytes.iter_mut().take_while(|byte| **byte != b'\n');
@@ -303,7 +303,7 @@ fn in_ascii(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The length, letter and framing of the first request head.
+/// The length, the letter and the framing of the first request's head.
 type Head = (usize, u8, Option<framing::Framing>);
 
 fn head(bytes: &[u8]) -> Result<Option<Head>, String> {
@@ -338,7 +338,7 @@ pub(crate) fn fields(letter: u8, answer: &Answer) -> Vec<(&'static str, Vec<u8>)
     fields
 }
 
-/// An HTTP/1 response, and how the application ends the connection after it, if it does.
+/// An HTTP/1 response, and how the application ends the connection after it; `None` if it does not.
 fn http1(letter: u8, method: Method, answer: &Answer) -> (Vec<u8>, Option<Ending>) {
     let mut bytes = Vec::new();
     for _ in 0..answer.interim {

@@ -1,14 +1,14 @@
-//! The parts of one run: a configuration, connections with requests and their responses, and the
-//! order of events.
+//! Decodes the parts of one run: a configuration, connections with requests and their responses, and the order of
+//! events.
 
 use super::config::Config;
 use super::input::Input;
 
-/// Most client connections.
+/// Most client connections of a run.
 const CONNECTIONS: usize = 4;
 /// Most requests on one connection.
 const REQUESTS: usize = 5;
-/// Most steps.
+/// Most steps of a run.
 const STEPS: usize = 40;
 
 /// One run.
@@ -18,22 +18,22 @@ pub struct Case {
     pub config: Config,
     /// The client connections.
     pub connections: Vec<Connection>,
-    /// The events, in order. Bytes that are unsent after the last one are sent then.
+    /// The events, in order. Bytes that are not sent by then are sent after the last event.
     pub steps: Vec<Step>,
 }
 
 /// A client's connection.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
-    /// The client speaks HTTP/2.
+    /// Whether the client speaks HTTP/2.
     pub http2: bool,
     /// INITIAL_WINDOW_SIZE of an HTTP/2 client; `None` leaves it at 65,535.
     pub window: Option<u32>,
-    /// The client shuts down its sending direction after the last request.
+    /// Whether the client shuts down its sending direction after the last request.
     pub half_closes: bool,
     /// Its requests, in order.
     pub requests: Vec<Request>,
-    /// Changes to the bytes that it sends.
+    /// Changes to the bytes that the client sends.
     pub mutations: Vec<Mutation>,
 }
 
@@ -42,25 +42,25 @@ pub struct Connection {
 pub struct Request {
     /// The method.
     pub method: Method,
-    /// Length of the path after its slash.
+    /// The length of the path after its slash.
     pub path: usize,
-    /// The request is HTTP/1.0, unless the connection is HTTP/2.
+    /// Whether the request is HTTP/1.0, unless the connection uses HTTP/2.
     pub http10: bool,
     /// Fields in addition to those of every request.
     pub extras: Vec<Extra>,
-    /// Length of the content.
+    /// The length of the content.
     pub body: usize,
-    /// The size of the chunks or DATA frames of the content; zero means a Content-Length.
+    /// The size of the chunks or DATA frames of the content. 0 means that the content has a Content-Length.
     pub chunk: usize,
-    /// Trailers follow the content.
+    /// Whether trailers follow the content.
     pub trailers: bool,
-    /// An HTTP/2 client resets the stream after its last frame.
+    /// Whether an HTTP/2 client resets the stream after its last frame.
     pub reset: bool,
     /// The application's response.
     pub answer: Answer,
 }
 
-/// Methods.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say what they are")]
 pub enum Method {
@@ -98,25 +98,25 @@ pub enum Extra {
 /// A response of the application.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// The status; zero means 200.
+    /// The status; 0 means 200.
     pub status: u16,
-    /// Number of 103 heads before it.
+    /// The number of 103 heads before it.
     pub interim: usize,
-    /// Length of the content.
+    /// The length of the content.
     pub body: usize,
     /// How an HTTP/1 response ends.
     pub framing: Framing,
-    /// The application responds before it has read the whole request.
+    /// Whether the application responds before it has read the whole request.
     pub early: bool,
     /// The delay before it, in milliseconds.
     pub delay_ms: u32,
-    /// Trailers follow the content.
+    /// Whether trailers follow the content.
     pub trailers: bool,
-    /// A field in addition to those of every response.
+    /// A field in addition to the fields of every response.
     pub extra: Option<AnswerExtra>,
-    /// Where it is cut off, and how the connection ends there.
+    /// Where the response is cut off, and how the connection ends there; `None` if it is complete.
     pub cut: Option<(u16, Ending)>,
-    /// Changes to its bytes.
+    /// Changes to the bytes of the response.
     pub mutations: Vec<Mutation>,
 }
 
@@ -158,7 +158,7 @@ pub enum Ending {
 pub struct Mutation {
     /// Its position, in 256ths of the message's length.
     pub at: u8,
-    /// Added to that position, in bytes.
+    /// A number of bytes that is added to that position.
     pub further: u8,
     /// The change at that position.
     pub change: Change,
@@ -199,7 +199,7 @@ pub(crate) const TOKENS: [&[u8]; 20] = [
     b"GET /0 HTTP/1.1\r\nHost: 0\r\n\r\n",
 ];
 
-/// One event.
+/// An event of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// A client sends this many of its remaining bytes.
@@ -210,15 +210,15 @@ pub enum Step {
     Close(usize),
     /// A client stops reading.
     Deafen(usize),
-    /// The client reads again.
+    /// A client that stopped reading reads again.
     Listen(usize),
     /// The application stops reading on all connections.
     DeafenApplication,
-    /// The application reads again.
+    /// The application, which stopped reading, reads again.
     ListenApplication,
-    /// The application closes connections without a request in progress.
+    /// The application closes its connections that have no request in progress.
     CloseIdle,
-    /// Both planes start draining.
+    /// Both planes begin to drain.
     Drain,
     /// The network ends all connections between the planes.
     Cut,
@@ -253,7 +253,7 @@ impl Case {
         self.connections.iter().all(connection)
     }
 
-    /// Whether an application cuts off a response in this way.
+    /// Whether an application cuts off any response in this way.
     pub(crate) fn breaks_off_by(&self, ending: Ending) -> bool {
         let requests = self.connections.iter().flat_map(|connection| &connection.requests);
         requests.into_iter().any(|of| of.answer.cut.is_some_and(|(_, by)| by == ending))
@@ -329,7 +329,7 @@ fn mutation(input: &mut Input<'_>) -> Mutation {
         change: match input.below(3) {
             0 => Change::Insert(input.byte()),
             1 => Change::Delete(input.byte()),
-            // A letter could be mistaken for bytes of another request.
+            // Letters are replaced, because they could be mistaken for bytes of another request.
             _ => Change::Byte(match input.byte() {
                 letter if letter.is_ascii_alphabetic() => b'0',
                 other => other,

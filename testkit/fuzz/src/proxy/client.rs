@@ -5,14 +5,14 @@ use super::end::ScriptedEnd;
 use super::frames::{self, END_STREAM, FRAME, INITIAL_WINDOW, PREFACE, Peer, kind};
 use super::letters::{filled, mutate, runs};
 
-/// Length of a field that is longer than most limits.
+/// The length of a field that is longer than most limits.
 const LONG: usize = 20_000;
 
 /// A client's connection.
 pub(crate) struct Client {
     pub(crate) end: ScriptedEnd,
     spec: Connection,
-    /// The letter of its first request; the others have the letters after it.
+    /// The letter of the client's first request. The letters after it belong to its other requests.
     pub(crate) first: u8,
     script: Vec<u8>,
     /// The offsets at which frames end.
@@ -109,7 +109,7 @@ impl Client {
         self.first..self.first + self.spec.requests.len() as u8
     }
 
-    /// Reads and writes what is possible; whether anything moved.
+    /// Reads and writes as much as possible; returns whether anything moved.
     pub(crate) fn pump(&mut self) -> Result<bool, String> {
         if self.sent < self.allowed {
             self.end.send(&self.script[self.sent..self.allowed]);
@@ -121,7 +121,7 @@ impl Client {
         let mut moved = self.end.pump();
         if let Some(peer) = &mut self.peer {
             peer.read(&self.end.inbox).map_err(|error| format!("to an HTTP/2 client: {error}"))?;
-            // Replies may only be sent between two frames.
+            // Replies may be sent only between two frames.
             let between = self.sent == self.script.len() || self.frames.contains(&self.sent);
             if between && !peer.replies.is_empty() && !self.spec.half_closes {
                 let replies = std::mem::take(&mut peer.replies);
@@ -132,8 +132,8 @@ impl Client {
         Ok(moved)
     }
 
-    /// Checks what the client has received so far: no bytes of another connection, and in a case
-    /// without mutations each response belongs to its request.
+    /// Checks what the client has received so far. There must be no bytes of another connection, and in a case
+    /// without mutations, each response must belong to its request.
     pub(crate) fn check(&self, is_clean: bool) -> Result<(), String> {
         match &self.peer {
             Some(peer) => self.check_streams(peer, is_clean),
@@ -143,7 +143,7 @@ impl Client {
 
     fn check_streams(&self, peer: &Peer, is_clean: bool) -> Result<(), String> {
         for (stream, message) in &peer.streams {
-            // Mutated frames may open streams with any number.
+            // Mutated frames may open streams with arbitrary numbers.
             let own = self.first.wrapping_add((stream.saturating_sub(1) / 2) as u8);
             let heads = message.heads.iter().flatten().flat_map(|(_, value)| runs(value));
             for letter in heads.chain(runs(&message.body)) {
@@ -162,7 +162,7 @@ impl Client {
                 return Err(mixed(letter, self.first, "a connection"));
             }
         }
-        // An HTTP/2 server that sends first was connected to a client that had sent nothing yet.
+        // An HTTP/2 server that sends first may have been connected to a client that had not sent anything yet.
         let is_other = self.end.inbox.starts_with(b"\0\0");
         if !is_clean || is_other {
             return Ok(());
@@ -182,8 +182,8 @@ impl Client {
                 return Ok(());
             }
             rest = behind;
-            // If the head of a request was too long or late, the proxy does not know its method:
-            // the response has content, and closes the connection.
+            // If the head of a request was too long or too late, the proxy does not know its method. The response
+            // then has content, and closes the connection.
             let text = response.to_ascii_lowercase();
             let closes = text.windows(17).any(|part| part == b"connection: close");
             if is_head && closes && self.end.ended && is_error(&text) {
@@ -200,7 +200,7 @@ impl Client {
         self.peer.is_some()
     }
 
-    /// Whether the connection is closed, or waits for nothing.
+    /// Whether the connection is closed, or the client waits for nothing more.
     pub(crate) fn is_over(&self) -> bool {
         let is_reset_by_client = |stream: u32| {
             let nth = usize::try_from(stream.saturating_sub(1) / 2).unwrap_or_default();
@@ -215,7 +215,7 @@ impl Client {
         self.end.is_closed() || self.end.ended || self.peer.as_ref().is_some_and(is_done)
     }
 
-    /// How many requests were sent completely.
+    /// How many requests the client has sent completely.
     pub(crate) fn whole(&self) -> usize {
         let sent = self.sent.saturating_sub(self.end.unsent());
         self.requests.iter().filter(|end| **end <= sent).count()
@@ -229,7 +229,7 @@ impl Client {
     }
 }
 
-/// Whether a response reports that the request was not read.
+/// Whether a response says that the request was not read.
 fn is_error(response: &[u8]) -> bool {
     [b"http/1.1 408", b"http/1.1 414", b"http/1.1 431"]
         .iter()
@@ -240,7 +240,7 @@ fn mixed(letter: u8, own: u8, place: &str) -> String {
     format!("bytes of {:?} in {place} of {:?}", letter as char, own as char)
 }
 
-/// The length of the first response with its interim ones; `None` if it is incomplete.
+/// The length of the first response with its interim responses; `None` if it is incomplete.
 fn response(bytes: &[u8], is_head: bool, has_ended: bool) -> Result<Option<usize>, String> {
     let mut at = 0;
     loop {

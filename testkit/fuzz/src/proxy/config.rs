@@ -24,24 +24,24 @@ use super::input::Input;
 
 /// The port of every service.
 pub(crate) const PORT: u16 = 80;
-/// The services: the one that clients call, two backends of routes, and the target of mirrors.
+/// The services: the one that clients call, two backends of routes, and the target of mirrored requests.
 pub(crate) const SERVICES: [&str; 4] = ["cart", "blue", "green", "mirror"];
-/// The index of the mirrors' target.
+/// The index of the target of mirrored requests.
 const MIRROR: usize = 3;
-/// Most endpoints of a service.
+/// Most endpoints of one service.
 pub(crate) const ENDPOINTS: usize = 3;
 
 /// The planes that requests pass through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planes {
-    /// Client, outbound plane, application.
+    /// From the client through the outbound plane to the application.
     #[default]
     Outbound,
-    /// Client, inbound plane, application.
+    /// From the client through the inbound plane to the application.
     Inbound,
-    /// Client, outbound plane, inbound plane (in plaintext), application.
+    /// From the client through the outbound plane and, in plaintext, the inbound plane to the application.
     Both,
-    /// The same with mTLS between the planes.
+    /// Like `Both`, with mTLS between the planes.
     Mesh,
     /// The same with both planes in one process: after the handshake, bytes go through its memory. The inbound plane is
     /// a guest on the thread of the outbound one.
@@ -78,13 +78,13 @@ pub struct Config {
     pub planes: Planes,
     /// The declared protocol of the service's port.
     pub protocol: Protocol,
-    /// How many endpoints each service has.
+    /// The number of endpoints of each service.
     pub endpoints: usize,
-    /// How the first endpoint of the service fails, if it does.
+    /// How the first endpoint of the service fails; `None` if it works.
     pub dead: Option<DeadEndpoint>,
     /// The limits of the HTTP engine.
     pub limits: Limits,
-    /// The rules of a route; if empty there is no route.
+    /// The rules of a route; if there are none, there is no route.
     pub rules: Vec<RouteRule>,
     /// The traffic policy of the service.
     pub traffic: Option<Traffic>,
@@ -95,9 +95,9 @@ pub struct Config {
 /// Why an endpoint cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadEndpoint {
-    /// It refuses connections.
+    /// The endpoint refuses connections.
     Refuses,
-    /// It never answers.
+    /// The endpoint never answers.
     Silent,
 }
 
@@ -130,7 +130,7 @@ impl Config {
         }
     }
 
-    /// The service with this number; the one that clients call gets the routes and policies.
+    /// The service with this number. The one that clients call has the routes and policies.
     pub(crate) fn service(&self, number: usize) -> Service {
         let route = Route {
             kind: RouteKind::Http,
@@ -165,8 +165,7 @@ impl Config {
         }
     }
 
-    /// How often a request may reach the service: once, and the retries and hedges that policy
-    /// allows.
+    /// How many times a request may reach the service: once, and for each retry and hedge that policy allows.
     pub(crate) fn most_sent(&self, is_idempotent: bool) -> usize {
         let traffic = self.traffic.as_ref();
         let retries = traffic.and_then(|traffic| traffic.retries.as_ref());
@@ -184,7 +183,7 @@ impl Config {
         let copied = hedging
             .filter(|hedging| is_idempotent || hedging.non_idempotent)
             .map_or(0, |hedging| hedging.copies);
-        // Each retry may be hedged.
+        // Each try may be hedged.
         (1 + retried as usize) * (1 + copied as usize)
     }
 }
@@ -193,7 +192,7 @@ pub(crate) fn name(number: usize) -> ServiceName {
     ServiceName::new("shop", SERVICES[number]).expect("a valid name")
 }
 
-/// The address of an endpoint: documentation addresses, which no machine has (RFC 5737).
+/// The address of an endpoint. It is a documentation address, which no machine has (RFC 5737).
 pub(crate) fn address(service: usize, nth: usize) -> SocketAddr {
     let last = u8::try_from(service * 10 + nth + 1).expect("few services and endpoints");
     SocketAddr::from(([198, 51, 100, last], 8000))

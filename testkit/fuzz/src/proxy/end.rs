@@ -1,7 +1,7 @@
 //! Scripted ends of connections.
 //!
-//! The planes hold a `TcpStream` whose descriptor is one end of a Unix socket pair. Written bytes
-//! are at the other end at once, so a run depends on neither the network nor the machine's load.
+//! The planes hold a `TcpStream` whose descriptor is one end of a Unix socket pair. Bytes arrive at the other end
+//! as soon as they are written, so a run depends on neither the network nor the machine's load.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-/// The kernel's send buffer of the planes' end: small, so that slow readers have an effect.
+/// The size of the kernel's send buffer at the planes' end. It is small, so that slow readers have an effect.
 const SEND_BUFFER: usize = 16 * 1024;
 /// Most bytes of one read.
 const CHUNK: usize = 64 * 1024;
@@ -23,11 +23,11 @@ pub(crate) struct ScriptedEnd {
     /// All bytes that were read.
     pub(crate) inbox: Vec<u8>,
     outbox: Vec<u8>,
-    /// The other side has closed or reset the connection.
+    /// Whether the other side has closed or reset the connection.
     pub(crate) ended: bool,
-    /// This side does not read.
+    /// Whether this side has stopped reading.
     pub(crate) is_deaf: bool,
-    /// This side shuts down its sending direction once everything is written.
+    /// Whether this side shuts down its sending direction once everything is written.
     finishes: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn pair() -> (TcpStream, ScriptedEnd) {
     (near, end)
 }
 
-/// A socket in the form that the planes take.
+/// A socket in the type that the planes accept.
 fn stream(socket: UnixStream) -> TcpStream {
     SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER).expect("sockets have buffers");
     let socket = std::net::TcpStream::from(OwnedFd::from(socket));
@@ -69,8 +69,7 @@ impl ScriptedEnd {
         self.finishes = true;
     }
 
-    /// Closes the connection at once; the other side sees a reset if it has sent bytes that were
-    /// not read.
+    /// Closes the connection at once. The other side sees a reset if it has sent bytes that were not read.
     pub(crate) fn close(&mut self) {
         self.socket = None;
         self.outbox.clear();
@@ -85,7 +84,7 @@ impl ScriptedEnd {
         self.outbox.len()
     }
 
-    /// Reads and writes what is possible; whether anything moved.
+    /// Reads and writes as much as possible; returns whether anything moved.
     pub(crate) fn pump(&mut self) -> bool {
         let moved = self.write();
         self.read() || moved
@@ -108,7 +107,7 @@ impl ScriptedEnd {
         self.outbox.drain(..written.min(self.outbox.len()));
         if self.finishes && self.outbox.is_empty() {
             self.finishes = false;
-            // Fails only if the connection is closed already.
+            // Fails only if the connection is already closed.
             let _gone = socket.shutdown(Shutdown::Write);
             return true;
         }

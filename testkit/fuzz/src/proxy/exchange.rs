@@ -12,7 +12,7 @@ pub struct Exchanged {
     pub statuses: Vec<u16>,
     /// The bytes that the client received.
     pub client: Vec<u8>,
-    /// The proxy has closed the connection, or reset an HTTP/2 stream.
+    /// Whether the proxy has closed the connection, or reset an HTTP/2 stream.
     pub ended: bool,
     /// The general properties that did not hold.
     pub violations: Vec<String>,

@@ -1,4 +1,4 @@
-//! HTTP/2 for scripts: frames are written raw, and read without validation.
+//! HTTP/2 for scripts. Frames are written as raw bytes, and read without validation.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ pub(crate) fn headers(stream: u32, fields: &[(&str, &[u8])], end: bool) -> Vec<u
     frames
 }
 
-/// Fields without compression (RFC 7541 section 6.2.2).
+/// A field block without compression (RFC 7541 section 6.2.2).
 pub(crate) fn fields_block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -78,7 +78,7 @@ pub(crate) fn fields_block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
 }
 
 fn string(block: &mut Vec<u8>, text: &[u8]) {
-    // A string length as an integer with a prefix of seven bits (RFC 7541 section 5.1).
+    // The length of a string is an integer with a prefix of seven bits (RFC 7541 section 5.1).
     let mut length = text.len();
     if length < 127 {
         block.push(length as u8);
@@ -106,7 +106,7 @@ pub(crate) struct Message {
     pub(crate) is_reset: bool,
 }
 
-/// One side of a connection: parses frames, and keeps the flow-control windows for sending.
+/// One side of a connection. It parses frames, and keeps the flow-control windows for sending.
 pub(crate) struct Peer {
     read: usize,
     decoder: Decoder<'static>,
@@ -114,12 +114,12 @@ pub(crate) struct Peer {
     ends: bool,
     pub(crate) streams: BTreeMap<u32, Message>,
     pub(crate) went_away: bool,
-    /// Flow-control windows for sending: of the connection, of a new stream, and the difference
-    /// from that for each stream.
+    /// Three flow-control windows for sending: of the connection, of a new stream, and for each stream the
+    /// difference from the window of a new stream.
     window: i64,
     initial: i64,
     windows: BTreeMap<u32, i64>,
-    /// Frames to send in reply to those that were read.
+    /// Frames that must be sent in reply to those that were read.
     pub(crate) replies: Vec<u8>,
 }
 
@@ -220,7 +220,7 @@ impl Peer {
         }
     }
 
-    /// How many of the `wanted` bytes may be sent on a stream now; takes them from both windows.
+    /// How many of the `wanted` bytes may be sent on a stream now. Reduces both windows by that number.
     pub(crate) fn take(&mut self, stream: u32, wanted: usize) -> usize {
         let own = self.windows.entry(stream).or_default();
         let room = self.window.min(self.initial + *own).max(0) as usize;

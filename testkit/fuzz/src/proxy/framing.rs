@@ -1,5 +1,5 @@
-//! Where an HTTP/1 message ends (RFC 9112 section 6.3), parsed strictly: what the proxy sends must
-//! have one meaning.
+//! The end of an HTTP/1 message (RFC 9112 section 6.3). The parser is strict, because everything that the proxy
+//! sends must have one meaning.
 
 /// How the length of content is declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) fn of(fields: &[httparse::Header<'_>]) -> Result<Option<Framing>, Str
 }
 
 impl Framing {
-    /// The length of framed content; `None` if it is incomplete.
+    /// The length of framed content; `None` if the content is incomplete.
     pub(crate) fn length(self, bytes: &[u8]) -> Result<Option<usize>, String> {
         match self {
             Self::Length(length) => Ok((bytes.len() >= length).then_some(length)),
@@ -43,7 +43,7 @@ impl Framing {
 }
 
 impl Framing {
-    /// The content in bytes that [`Self::length`] has measured.
+    /// The content, without its framing, in bytes that [`Self::length`] has measured.
     pub(crate) fn content(self, mut framed: &[u8]) -> Vec<u8> {
         if self != Self::Chunked {
             return framed.to_vec();

@@ -1,4 +1,4 @@
-//! One run: the planes, their sockets, and the order of events.
+//! Runs a case: the planes, their sockets, and the events in order.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -26,23 +26,23 @@ use super::letters::runs;
 use super::network::{Network, guest};
 use super::planes::{Dialled, Opened, dial, planes};
 
-/// Turns of the event loop without any progress after which there will be none: bytes that one side
-/// writes pass both planes in fewer turns.
+/// After this many turns of the event loop without progress there will be no more. Bytes that one side writes pass
+/// both planes in fewer turns.
 const QUIET: usize = 10;
-/// The same if the planes shake hands: nothing that the scripts see moves meanwhile.
+/// The same number if the planes use mTLS, because the scripts see no progress during a handshake.
 const QUIET_WITH_TLS: usize = 40;
-/// Most turns of one step; a run that is not quiet by then never will be.
+/// Most turns of one step. A run that is not quiet by then never will be.
 const TURNS: usize = 50_000;
 /// The name of the tap.
 pub(super) const TAP: &str = "fuzz";
 /// The address that the inbound plane listens on.
 const LISTENER: ([u8; 4], u16) = ([198, 51, 100, 1], 15_006);
-/// Times that pass after the last byte was sent, in seconds: together longer than any wait of the
-/// planes, and short at first so that early timeouts are seen early.
+/// The waits after the last byte was sent, in seconds. Together they are longer than any wait of the planes; the
+/// first are short, so that early timeouts are seen early.
 const AFTERWARDS: [u64; 12] = [1, 4, 30, 60, 120, 310, 610, 3610, 3610, 3610, 3610, 3610];
-/// How often the longest of them is repeated, for requests that are retried after each.
+/// How many times the longest of these waits is repeated, for requests that are retried after each.
 const FURTHER: usize = 100;
-/// Times that pass after clients and applications have left, in seconds.
+/// The waits after clients and applications have left, in seconds.
 const ALONE: [u64; 6] = [3, 10, 60, 120, 310, 3610];
 
 /// One run.
@@ -64,7 +64,7 @@ pub(crate) struct FuzzRun {
     /// A client that sends given bytes, and then only reads.
     stranger: Option<ScriptedEnd>,
     applications: Vec<Application>,
-    /// Copies the beginnings of bodies in every other case.
+    /// The taps, which copy the beginnings of bodies in every other case.
     pub(super) taps: Taps,
     charged: usize,
 }
@@ -262,7 +262,7 @@ impl FuzzRun {
             match client.pump() {
                 Ok(did) => moved |= did,
                 Err(error) if self.shared.is_http => self.shared.violation(error),
-                // Bytes that are relayed as opaque may be anything that an application sends.
+                // Opaque bytes may be anything that an application sends.
                 Err(_) => {}
             }
         }
@@ -298,7 +298,7 @@ impl FuzzRun {
             if let Err(error) = client.check(self.shared.is_clean) {
                 self.shared.violation(format!("{error}; {}", client.describe()));
             }
-            // A stream may be idle for hours if no limit applies.
+            // If no limit applies, a stream may be idle for hours.
             let lasts = !self.shared.is_clean || self.case.breaks_off_by(Ending::Stall);
             let may_last = client.is_http2() && lasts && !self.case.config.limits.stall_streams;
             if !client.is_over() && !may_last {
@@ -326,8 +326,7 @@ impl FuzzRun {
         let config = &self.case.config;
         for ((service, letter), count) in &*self.shared.seen.borrow() {
             let Some((_, request)) = self.shared.requests.get(letter) else { continue };
-            // An application may report that requests were not processed; the proxy then sends them
-            // again.
+            // An application may report that it has not processed requests. The proxy then sends them again.
             let is_unseen = self.case.breaks_off_by(Ending::GoAway)
                 || matches!(request.answer.cut, Some((_, Ending::Refuse)))
                 || request.answer.extra == Some(AnswerExtra::Unreachable);
@@ -344,7 +343,7 @@ impl FuzzRun {
         }
     }
 
-    /// Clients and applications leave; then checks that nothing is left behind.
+    /// Makes clients and applications leave, and then checks that nothing is left behind.
     async fn leave(&mut self) {
         self.clients.clear();
         self.settle().await;
@@ -369,7 +368,7 @@ impl FuzzRun {
     }
 }
 
-/// The letters of bodies, if they are not of one request.
+/// The letters in bodies, if they belong to more than one request.
 pub(super) fn mixed<'b>(bodies: impl Iterator<Item = &'b str>) -> Option<String> {
     let mut letters: Vec<u8> =
         bodies.flat_map(|body| runs(body.to_ascii_lowercase().as_bytes())).collect();

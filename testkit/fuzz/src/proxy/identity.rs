@@ -1,4 +1,4 @@
-//! The identity of the planes, for mTLS between them.
+//! The identity that the planes use for mTLS between them.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use leno_types::Identity;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
-/// Both planes belong to one workload.
+/// The SPIFFE ID of the workload to which both planes belong.
 const NAME: &str = "spiffe://cluster.local/ns/shop/sa/web";
 
 /// A certificate with its root and its key. All runs use the same one, because creating keys takes longer than most
@@ -38,7 +38,7 @@ pub(super) fn identity() -> Identity {
     NAME.parse().expect("a valid identity")
 }
 
-/// Gives `keyring` the credentials.
+/// Adds the credentials to `keyring`.
 pub(super) fn prove(keyring: &Keyring) {
     let key = PrivatePkcs8KeyDer::from(ISSUED.key.clone());
     let (chain, roots) = (vec![ISSUED.leaf.clone()], vec![ISSUED.root.clone()]);

@@ -1,7 +1,7 @@
-//! Choices decoded from bytes. Missing bytes read as zero, so that every input is a case, and a
-//! shorter input is a simpler one.
+//! Decodes choices from bytes. Missing bytes are read as zero, so that every input is a case and a shorter input
+//! is a simpler one.
 
-/// The rest of an input.
+/// The part of an input that is not decoded yet.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -23,7 +23,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// True for one of `n` byte values; false for zero.
+    /// True for one of `n` byte values, but never for zero.
     pub(crate) fn one_in(&mut self, n: u8) -> bool {
         self.byte() % n == n - 1
     }

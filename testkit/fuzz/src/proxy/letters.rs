@@ -1,14 +1,14 @@
-//! Marks the bytes of each request: it consists of one letter, repeated, in lower case, and its
-//! response of the same letter in upper case. A run of the letter shows where bytes come from,
-//! wherever they appear.
+//! Marks the bytes of each request. A request consists of one repeated lower-case letter, and its response of the
+//! same letter in upper case. A run of a letter therefore shows to which request bytes belong, wherever they
+//! appear.
 
 use super::case::Mutation;
 use super::case::{Change, TOKENS};
 
-/// The shortest run that counts; shorter ones may be ordinary text.
+/// The shortest run that counts. Shorter runs may be ordinary text.
 pub(crate) const RUN: usize = 8;
 
-/// The letters that occur in runs.
+/// The letters that occur in such runs.
 pub(crate) fn runs(bytes: &[u8]) -> Vec<u8> {
     let mut found: Vec<u8> = bytes
         .chunk_by(|one, other| one == other)

@@ -85,8 +85,8 @@ impl Streams {
         shared: &RunState,
     ) -> (bool, bool) {
         if let Err(error) = self.peer.read(&end.inbox) {
-            // The planes relay a client that stops within the preface as plain bytes, so any bytes
-            // may arrive.
+            // The planes relay a client that stops within the preface as plain bytes, so any bytes may arrive
+            // here.
             if shared.is_http {
                 shared.violation(format!("to an HTTP/2 application: {error}"));
             }
@@ -206,7 +206,7 @@ impl Streams {
     }
 }
 
-/// Cuts a stream off; returns whether to close the connection.
+/// Cuts off a stream; returns whether to close the connection.
 fn end(out: &mut Vec<u8>, stream: u32, ending: Ending, is_unseen: bool) -> bool {
     match ending {
         Ending::Stall => false,

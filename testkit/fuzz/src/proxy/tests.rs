@@ -1,4 +1,4 @@
-//! Regression cases, and proof that each property is checked.
+//! Regression tests, and tests that each property is really checked.
 
 use std::future::pending;
 use std::rc::Rc;

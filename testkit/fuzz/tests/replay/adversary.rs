@@ -1,9 +1,9 @@
-//! Sends every crafted case of an adversary through both planes.
+//! Sends all crafted cases of an adversary through both planes.
 
 use leno_fuzz::adversary::{cases, check};
 use leno_fuzz::proxy::Planes;
 
-/// Fewer cases mean that a generator is broken.
+/// The smallest plausible number of cases. Fewer mean that a generator is broken.
 const FEWEST: usize = 1000;
 
 #[test]

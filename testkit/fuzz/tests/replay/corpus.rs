@@ -1,11 +1,12 @@
-//! Replays the corpus of every target. An input that failed once stays in the corpus.
+//! Replays the corpus of every target. An input that has once failed stays in the corpus.
 
 use std::fs;
 use std::path::Path;
 
 use leno_fuzz::TARGETS;
 
-/// Every target has been fuzzed: fewer inputs mean that its corpus is missing.
+/// The smallest plausible number of inputs of a target. All targets have been fuzzed, so fewer inputs mean that a
+/// corpus is missing.
 const FEWEST: usize = 10;
 
 #[test]
@@ -15,7 +16,7 @@ fn every_input_of_the_corpus_holds() {
         let mut inputs = 0;
         for file in fs::read_dir(corpus.join(target.name)).expect("a folder for the target") {
             let path = file.expect("a file").path();
-            // Printed so that a failure names its input.
+            // Printed so that the output of a failed test names the input.
             println!("{}", path.display());
             (target.run)(&fs::read(&path).expect("a file that can be read"));
             inputs += 1;

@@ -1,4 +1,4 @@
-//! Replays inputs that found a fault once, and the cases of an adversary.
+//! Replays inputs that once found a fault, and the cases of an adversary.
 
 mod adversary;
 mod corpus;

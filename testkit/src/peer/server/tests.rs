@@ -1,4 +1,4 @@
-//! The peers talk to each other directly.
+//! Tests the peers by letting them talk to each other directly.
 
 use super::*;
 use crate::peer::{Event, checksum, talk};

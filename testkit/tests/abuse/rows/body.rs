@@ -1,8 +1,8 @@
-//! Invalid chunked framing.
+//! Requests with invalid chunked framing.
 
 use super::{RequiredOutcome, Row};
 
-/// Name, section, the valid beginning of the body, the fault.
+/// The name, the section, the valid beginning of the body, and the fault.
 type Body = (&'static str, &'static str, &'static [u8], &'static [u8]);
 
 const HEAD: &[u8] = b"POST /row HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -60,7 +60,7 @@ const TRAILERS: &[Body] = &[
 pub(super) fn rows() -> Vec<Row> {
     let row = |(name, section, sound, fault): Body| broken(name, section, sound, fault);
     let mut rows: Vec<_> = [SIZES, CHUNKS, TRAILERS].concat().into_iter().map(row).collect();
-    // Bytes are valid up to the one that exceeds the limit.
+    // The bytes before the one that exceeds the limit are valid.
     let extension = [b"5;", "x".repeat(20_000).as_bytes()].concat();
     rows.push(broken("an extension too long", "RFC 9112 7.1.1", &extension, b"\r\nhello\r\n"));
     let many =

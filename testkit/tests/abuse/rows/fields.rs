@@ -1,8 +1,8 @@
-//! Fields that two servers could interpret differently.
+//! Requests with fields that two servers could interpret differently.
 
 use super::{Row, refused};
 
-/// Name, section, status, and the lines of a POST's head besides `Host: a`.
+/// The name, the section, the status, and the lines of a POST's head besides `Host: a`.
 type Fields = (&'static str, &'static str, u16, &'static [u8]);
 
 const LENGTHS: &[Fields] = &[

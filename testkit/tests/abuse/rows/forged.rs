@@ -1,4 +1,4 @@
-//! Fields that only the mesh may set, sent by a client: none of them may reach the server.
+//! Requests with fields that only the mesh may set, sent by a client. None of these fields may reach the server.
 //!
 //! CGI turns both `-` and `_` of a name into `_` (RFC 3875 section 4.1.18), so both spellings are
 //! tested.

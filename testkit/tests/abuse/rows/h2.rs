@@ -11,7 +11,7 @@ use crate::frames::{Field, StreamOutcome, request};
 /// A reset with PROTOCOL_ERROR (RFC 9113 section 7).
 const MALFORMED: RequiredOutcome = RequiredOutcome::OnStream(StreamOutcome::Reset(1));
 
-/// Name, section, the whole field section.
+/// The name, the section, and the whole field section.
 type Section = (&'static str, &'static str, &'static [Field<'static>]);
 
 macro_rules! head {
@@ -21,7 +21,7 @@ macro_rules! head {
 }
 use head;
 
-/// Name, section, and a field that is added to a valid head.
+/// The name, the section, and a field that is added to a valid head.
 type Extra = (&'static str, &'static str, &'static [u8], &'static [u8]);
 
 const FIELDS: &[Extra] = &[
@@ -173,7 +173,7 @@ const SECTIONS: &[Section] = &[
     ),
 ];
 
-/// Name, section, fields added to a valid POST, the body, trailers.
+/// The name, the section, the fields that are added to a valid POST, the body, and the trailers.
 type Body = (
     &'static str,
     &'static str,

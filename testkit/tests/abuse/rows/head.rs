@@ -3,7 +3,7 @@
 
 use super::{Row, refused};
 
-/// Name, section, status, the whole head.
+/// The name, the section, the status, and the whole head.
 type Head = (&'static str, &'static str, u16, &'static [u8]);
 
 const REQUEST_LINES: &[Head] = &[

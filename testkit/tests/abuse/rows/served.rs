@@ -1,9 +1,9 @@
-//! Valid requests that look harmful: each reaches the server as exactly one request, without the
-//! fields that end at a hop.
+//! Valid requests that look harmful. Each must reach the server as exactly one request, without the fields that
+//! end at a hop.
 
 use super::{RequiredOutcome, Row};
 
-/// Name, section, the request, and the forwarded request if it differs.
+/// The name, the section, the request, and the forwarded request if it differs.
 type Served = (&'static str, &'static str, &'static [u8], Option<&'static [u8]>);
 
 const BODIES: &[Served] = &[

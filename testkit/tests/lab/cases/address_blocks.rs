@@ -1,4 +1,4 @@
-//! Address blocks in policies, and clients that connect over the other family.
+//! Tests address blocks in policies, and clients that connect over the other address family.
 //!
 //! ```text
 //! web, cart (meshed), plain, late (no proxy) ── over IPv4 and IPv6 ──► front (HTTP), echo (bytes)
@@ -71,7 +71,7 @@ fn blocks_hold_for_all_addresses_of_a_client(capture: Capture) -> Result<()> {
     lab.explain(clients(&lab))
 }
 
-/// MESH with a policy for everything in the namespace, about one address.
+/// MESH with a policy for the whole namespace, about one address.
 fn with_policy(action: &str, address: &str) -> String {
     format!(
         "{MESH}---
@@ -86,7 +86,7 @@ spec:
     )
 }
 
-/// Checks the answer that a client gets over IPv4 and over IPv6.
+/// Checks the response that a client gets over IPv4 and over IPv6.
 fn both(lab: &Lab, client: &str, expected: &str) -> Result<()> {
     for family in ["-4", "-6"] {
         until(lab, client, &[family, url(client)], expected)?;
@@ -112,7 +112,7 @@ fn clients(lab: &Lab) -> Result<()> {
     let status = lab.status()?;
     what_is_in_progress(lab, &status)?;
     for ipv6 in [false, true] {
-        // The policy contains only one family.
+        // The policy contains an address of only one family.
         lab.edit(&with_policy("Deny", &address(&status, "web", ipv6)?))?;
         until(lab, "web", &[if ipv6 { "-6" } else { "-4" }, url("web")], &named())?;
         both(lab, "web", &named())?;
@@ -133,7 +133,8 @@ fn named() -> String {
     format!("{DENIED}; policy=lab/of-addresses")
 }
 
-/// Connections over IPv6 when a policy with an IPv4 address is added: exactly those of its client end.
+/// Connections are open over IPv6 when a policy with an IPv4 address is added. Exactly those of that client must
+/// end.
 fn what_is_in_progress(lab: &Lab, status: &Status) -> Result<()> {
     let found = lab.text("web", &["getent", "ahostsv6", "echo"])?;
     let address = found.split_whitespace().next().context("echo has no IPv6 address")?;
@@ -150,7 +151,7 @@ fn what_is_in_progress(lab: &Lab, status: &Status) -> Result<()> {
     Ok(())
 }
 
-/// While discovery has not reported who a client is, it counts as denied if it might be the denied one.
+/// As long as discovery has not reported who a client is, the client is denied if it might be the denied one.
 fn without_an_answer(lab: &Lab, status: &Status) -> Result<()> {
     lab.edit(&with_policy("Deny", &address(status, "web", false)?))?;
     both(lab, "web", &named())?;

@@ -1,4 +1,4 @@
-//! The addresses that applications see of each other, and applications that are hard to reach.
+//! Tests the addresses that applications see of each other, and applications that are hard to reach.
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
@@ -30,7 +30,7 @@ fn an_application_on_loopback_only_is_reached(lab: &Lab) -> Result<()> {
     })
 }
 
-/// Listens on the one address of its instance that is of this family.
+/// An application that listens only on its instance's address of this family.
 const OF_ONE_FAMILY: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -69,7 +69,7 @@ assert own[0] not in ('127.0.0.1', '::1'), own
 http.server.ThreadingHTTPServer(own, Own).serve_forever()
 ";
 
-/// Regression: it answered 503 where the name of its service was resolved to an address of the other family.
+/// Regression: it answered 503 if the name of its service was resolved to an address of the other family.
 fn an_application_of_one_address_family_is_reached_by_clients_of_the_other(
     capture: Capture,
 ) -> Result<()> {
@@ -110,8 +110,8 @@ fn a_server_that_speaks_first_is_not_kept_waiting(lab: &Lab) -> Result<()> {
 
 fn bytes_are_relayed_both_ways_after_a_half_close(lab: &Lab) -> Result<()> {
     everywhere(lab, "echo", 9000, 9000, |host, port| {
-        // More than any buffer on the way, so that both directions are busy at once; the echo's own
-        // socket buffers hold what the client has not read yet.
+        // More data than all buffers on the way can hold, so that both directions are busy at once. The echo
+        // server's socket buffers hold what the client has not read yet.
         let steps = [
             Step::Send("\0\u{1}binary".into()),
             Step::Expect("\0\u{1}binary".into()),
@@ -165,14 +165,15 @@ fn a_workload_calls_itself(lab: &Lab) -> Result<()> {
         let said = lab.text("nginx", &["curl", "-sS", "--fail", "-m", "20", "-g", &url]);
         ensure!(said.with_context(|| url)? == "hello from nginx\n");
     }
-    // By name, when its application listens on loopback only.
+    // The instance calls itself by name, although its application listens only on loopback.
     let said = lab.text("local", &["curl", "-sS", "--fail", "-m", "20", "http://local/"])?;
     ensure!(said == "abcdefghijklm", "got {said:?}");
     Ok(())
 }
 
 fn a_client_gets_an_error_if_nothing_listens(lab: &Lab) -> Result<()> {
-    // For HTTP the mesh responds, for other protocols the connection is closed. Neither hangs.
+    // For HTTP, the mesh responds with an error; for other protocols, the connection is closed. In neither case
+    // does the client hang.
     let steps = [Step::Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n".into()), Step::Response(false)];
     let address = lab.status()?.address("web-0", false)?.to_string();
     let transcript = lab.talk("client", &socket(&address, 8081), &steps);
@@ -185,8 +186,8 @@ fn a_client_gets_an_error_if_nothing_listens(lab: &Lab) -> Result<()> {
 }
 
 fn load_is_spread_over_all_instances(lab: &Lab) -> Result<()> {
-    // In parallel: a client that sends one request at a time may stay with the instance that was
-    // fastest.
+    // The requests are sent in parallel, because a client that sends one at a time may always reach the instance
+    // that was fastest.
     let urls: Vec<_> = (0..20).map(|i| format!("http://web/?nth={i}&delay_ms=100")).collect();
     let mut command = vec!["curl", "-sS", "--fail", "-m", "20", "-i", "-Z", "--parallel-immediate"];
     command.extend(urls.iter().map(String::as_str));

@@ -1,5 +1,5 @@
-//! Authorization policies from YAML through the control plane to the server's proxy, changed while
-//! they apply.
+//! Tests authorization policies on their way from YAML through the control plane to the server's proxy. They are
+//! changed while they apply.
 //!
 //! ```text
 //! web, cart (meshed), plain ──► nginx (HTTP), echo (bytes), calls (gRPC)
@@ -21,7 +21,7 @@ use super::{Case, once};
 /// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(90);
 
-/// nginx as reached by a client without a proxy: by the address of the instance.
+/// The URL at which a client without a proxy reaches nginx: by the address of the instance.
 const DIRECT: &str = "http://nginx-0.nginx.lab:8080/";
 
 const MESH: &str = "
@@ -89,8 +89,8 @@ metadata: {name: calls, namespace: lab}
 spec: {selector: {app: calls}, ports: [{name: grpc, port: 90, targetPort: 10000, appProtocol: grpc}]}
 ";
 
-/// Clients of the service account `web` may call, except below `/admin`, and not with the role
-/// `guest`. The rest of the namespace is closed.
+/// With these policies, clients with the service account `web` may call, except below `/admin` and except with the
+/// role `guest`. The rest of the namespace is closed.
 const POLICIES: &str = "
 ---
 apiVersion: v1
@@ -163,7 +163,7 @@ fn prepare(directory: &Path) -> Result<()> {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("  {kind}_temp_path {place}/nginx-{kind};\n"))
         .concat();
-    // Like most servers, it resolves dot segments, escapes and double slashes before it routes.
+    // Like most servers, this one resolves dot segments, escapes and double slashes before it routes.
     let configuration = format!(
         "daemon off; master_process off; user root; pid {place}/nginx.pid;\n\
          error_log stderr error;\nevents {{ worker_connections 256; }}\n\
@@ -193,7 +193,7 @@ fn clients_may_do_what_policies_permit(capture: Capture) -> Result<()> {
         server_names_are_read_of_every_client(&lab)?;
         calls_are_denied_by_their_method(&lab, &peer)?;
         decisions_are_counted(&lab)?;
-        // All policies end with their documents, and nothing was restarted.
+        // All policies end with their documents, without any restart.
         lab.edit(MESH)?;
         until(&lab, "cart", &["http://nginx.lab/admin"], "200")?;
         until(&lab, "plain", &[DIRECT], "200")
@@ -205,7 +205,7 @@ fn identities_decide(lab: &Lab) -> Result<()> {
     for (client, expected) in [
         ("web", "200"),
         ("cart", "403 authorization-denied"),
-        // The same service account in another namespace.
+        // This client has a service account with the same name in another namespace.
         ("stranger", "403 authorization-denied"),
     ] {
         until(lab, client, &["http://nginx.lab/"], expected)?;
@@ -213,31 +213,31 @@ fn identities_decide(lab: &Lab) -> Result<()> {
     until(lab, "plain", &[DIRECT], "403 authorization-denied")
 }
 
-/// The name of the policy is reported only to clients of its namespace.
+/// The name of a policy is reported only to clients in its namespace.
 fn denials_win(lab: &Lab) -> Result<()> {
     let named = "403 authorization-denied; policy=lab/no-admin";
     until(lab, "web", &["http://nginx.lab/admin"], named)?;
     until(lab, "web", &["http://nginx.lab/admin/x?y"], named)?;
     until(lab, "web", &["http://nginx.lab/administrator"], "200")?;
     until(lab, "stranger", &["http://nginx.lab/admin"], "403 authorization-denied")?;
-    // Every value counts: a harmless first line does not hide a second one.
+    // Every value counts, so a harmless first line does not hide the second one.
     let roles = ["-H", "x-role: user", "-H", "x-role: guest", "http://nginx.lab/"];
     until(lab, "web", &roles, named)?;
     until(lab, "web", &["-H", "x-role: user, guest", "http://nginx.lab/"], named)?;
     until(lab, "web", &["-H", "x-role: user", "http://nginx.lab/"], "200")?;
-    // WSGI, CGI and PHP convert it to x-role.
+    // WSGI, CGI and PHP convert this name to x-role.
     until(lab, "web", &["-H", "x_role: guest", "http://nginx.lab/"], named)?;
     // Some servers convert the method to upper case.
     for method in ["DELETE", "delete", "DeLeTe"] {
         until(lab, "web", &["-X", method, "http://nginx.lab/"], named)?;
     }
-    // `OPTIONS *` concerns every path.
+    // `OPTIONS *` concerns every path, so it is denied.
     let server = ["-X", "OPTIONS", "--request-target", "*", "http://nginx.lab"];
     until(lab, "cart", &server, "403 authorization-denied; policy=lab/all-paths")
 }
 
-/// Spellings of `/admin` that circumvented the policies of other meshes: CVE-2020-8595 (exact paths and queries),
-/// CVE-2021-31920 (`//`, `%2F`), CVE-2021-29492 (`%5C`), CVE-2021-39156 (`#`).
+/// Uses spellings of `/admin` that circumvented the policies of other meshes: CVE-2020-8595 (exact paths and
+/// queries), CVE-2021-31920 (`//`, `%2F`), CVE-2021-29492 (`%5C`), CVE-2021-39156 (`#`).
 fn no_spelling_of_a_path_bypasses_a_policy(lab: &Lab) -> Result<()> {
     let named = "403 authorization-denied; policy=lab/no-admin";
     let ambiguous = "403 authorization-denied; reason=ambiguous-path";
@@ -283,7 +283,8 @@ fn bytes_of_others_are_refused(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// For meshed and other clients, whatever the port is declared to carry. The server returns what it receives.
+/// This must work for meshed and other clients, whatever protocol the port declares. The server returns what it
+/// receives.
 fn server_names_are_read_of_every_client(lab: &Lab) -> Result<()> {
     let (good, bad) = (hello("good.example.com"), hello("bad.example.com"));
     let versions = bad.replacen("\u{3}\u{1}", "\u{3}\u{5}", 1);
@@ -356,7 +357,7 @@ pub(super) fn until(lab: &Lab, client: &str, more: &[&str], expected: &str) -> R
     until_within(HEAR_LIMIT, lab, client, more, expected)
 }
 
-/// The same with another limit.
+/// Like [`until`], with another limit.
 pub(super) fn until_within(
     limit: Duration,
     lab: &Lab,

@@ -1,4 +1,4 @@
-//! External authorizers: policies in Rego over Envoy's protocol, and a web server over HTTP.
+//! Tests external authorizers: policies in Rego over Envoy's protocol, and a web server over HTTP.
 //!
 //! ```text
 //! web (meshed), plain (no proxy) ──► front (HTTP), calls (gRPC)
@@ -23,7 +23,8 @@ use super::{Case, once};
 /// How long a command of `leno` may take.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// How long a query may continue after its client has left; less than its time-out.
+/// How long a query to an authorizer may continue after its client has left. This is shorter than the query's time
+/// limit.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The token that the policy accepts.
@@ -107,8 +108,8 @@ metadata: {name: login, namespace: lab}
 spec: {selector: {app: login}, ports: [{name: http, port: 80, targetPort: http, appProtocol: http}]}
 ";
 
-/// The workload `web` is permitted with its token, and any client with the token of `anyone`. Without a token the
-/// response describes how to get one.
+/// With this policy, `web` is permitted with its token, and any client with the token of `anyone`. Without a
+/// token, the response describes how to get one.
 const REGO: &str = r#"package envoy.authz
 
 default allow := false
@@ -211,7 +212,8 @@ pub(super) fn start(capture: Capture) -> Result<(Lab, String)> {
     Ok((lab, mesh))
 }
 
-/// A login that is queried over HTTP: it permits requests with a cookie, and redirects others to its page.
+/// Prepares a login server that is queried over HTTP. It permits requests with a cookie, and redirects others to
+/// its page.
 fn prepare(directory: &Path) -> Result<()> {
     let place = directory.display();
     fs::write(directory.join("policy.rego"), REGO)?;
@@ -235,7 +237,7 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(fs::write(directory.join("nginx.conf"), configuration)?)
 }
 
-/// What the application has received of a request.
+/// The request as the application received it.
 pub(super) fn seen(lab: &Lab, client: &str, more: &[&str]) -> Result<Value> {
     let curl = ["curl", "-sS", "-m", "20", "--fail-with-body"];
     let said = lab.text(client, &[&curl[..], more].concat())?;
@@ -287,7 +289,8 @@ fn the_answer_reaches_the_client(lab: &Lab, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// From a meshed client over HTTP/2, and from a client without a proxy, with a body that is larger than a proxy holds.
+/// Checks this for a meshed client over HTTP/2 and for a client without a proxy, with a body that is larger than a
+/// proxy buffers.
 fn the_application_sees_what_is_allowed(lab: &Lab, url: &str) -> Result<()> {
     let body = lab.directory().join("body");
     fs::write(&body, vec![b'x'; 300_000])?;
@@ -306,7 +309,8 @@ fn the_application_sees_what_is_allowed(lab: &Lab, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Authorizers are not queried about requests that a rule denies, and the commands show which authorizer is queried.
+/// Authorizers are not queried about requests that a rule denies, and the commands show which authorizer is
+/// queried.
 fn deny_rules_decide_before(lab: &Lab, mesh: &str) -> Result<()> {
     lab.edit(&format!("{mesh}{}{NO_ADMIN}", asking("front", BY_GRPC)))?;
     let named = "403 authorization-denied; policy=lab/no-admin";
@@ -349,7 +353,7 @@ fn counted(lab: &Lab, workload: &str, decision: &str) -> Result<u64> {
     value.map_or(Ok(0), |value| value.trim().parse().context("a count"))
 }
 
-/// A gRPC call gets the gRPC status for the answer's HTTP status.
+/// A gRPC call gets the gRPC status that corresponds to the HTTP status of the authorizer's answer.
 fn calls_are_asked_about(lab: &Lab, mesh: &str) -> Result<()> {
     lab.edit(&format!("{mesh}{}", asking("calls", BY_GRPC)))?;
     let call = |token: &str| {
@@ -357,8 +361,8 @@ fn calls_are_asked_about(lab: &Lab, mesh: &str) -> Result<()> {
         let format = "%{http_code} %header{grpc-status}%header{leno-error} %header{x-checked}";
         let fixed = ["curl", "-sS", "-m", "20", "--http2-prior-knowledge", "-w", format, "-o"];
         let frame = ["/dev/null", "-H", "content-type: application/grpc", "-H", "te: trailers"];
-        // Without a body: curl 7.88 ends with 92 where the answer and RST_STREAM with NO_ERROR (RFC 9113
-        // section 8.1) arrive before it has sent one.
+        // The call has no body, because curl 7.88 exits with 92 if the response and RST_STREAM with NO_ERROR (RFC
+        // 9113 section 8.1) arrive before it has sent a body.
         let more = ["-H", &header, "-X", "POST", "http://calls.lab:90/t.Peer/Echo"];
         lab.text("web", &[&fixed[..], &frame, &more].concat())
     };
@@ -417,7 +421,8 @@ fn over_http(lab: &Lab, mesh: &str) -> Result<()> {
     let seen = seen(lab, "web", &[&["-d", "body"][..], &request].concat())?;
     let headers = headers(&seen);
     ensure!(headers.contains("\"ann\"") && !headers.contains("root"), "{headers}");
-    // The query has the method, the host and the path of the request, and none of the headers that must not be sent.
+    // The query contains the method, the host and the path of the request, and none of the headers that must not
+    // be sent.
     ensure!(headers.contains("post:front.lab:/check/seen?a=b:\""), "{headers}");
     ensure!(seen["body_len"] == 4, "{seen}");
     // A failure of the authorizer is not a denial.
@@ -458,7 +463,8 @@ fn without_an_answer(lab: &Lab, mesh: &str) -> Result<()> {
     ensure!(!headers.contains("root"), "{headers}");
     lab.kill(MeshProcess::Application("opa-0"), Signal::SIGCONT)?;
     until(lab, "web", &[url], &format!("401 {DENIED}"))?;
-    // The policies of the authorizer's own workload: their denials deny the request, even if failures permit it.
+    // The policies of the authorizer's own workload may deny the query. Such a denial denies the request, even if
+    // failures permit requests.
     let closed = "---
 apiVersion: leno.dev/v1alpha1
 kind: AuthorizationPolicy
@@ -472,14 +478,14 @@ spec:
     until(lab, "web", &good, refused)?;
     lab.edit(&format!("{mesh}{open}{}", closed.replace("ACCOUNT", "front")))?;
     until(lab, "web", &good, "200")?;
-    // A service that does not exist.
+    // This service does not exist.
     let closed = asking("front", &BY_GRPC.replace("name: opa", "name: nothing"));
     lab.edit(&format!("{mesh}{closed}"))?;
     until(lab, "web", &good, "503 authorizer-failed; reason=unavailable")
 }
 
-/// Sends more requests than a proxy queries about at a time. Prints the answer of the first one that is refused; if
-/// there is none, the beginnings of all answers.
+/// Sends more requests than the number about which a proxy queries at the same time. Prints the answer to the
+/// first one that is refused; if none is, prints the beginnings of all answers.
 const MANY: &str = "
 import select, socket, time
 address = socket.getaddrinfo('front.lab', 80, type=socket.SOCK_STREAM)[0][4][:2]
@@ -517,7 +523,7 @@ fn no_flood_of_queries_lets_a_request_pass(lab: &Lab, mesh: &str) -> Result<()> 
     Ok(())
 }
 
-/// The authorizer does not answer, and its time-out is longer than this test.
+/// In this case the authorizer does not answer, and its time limit is longer than this test.
 fn a_question_ends_with_its_client(lab: &Lab, mesh: &str) -> Result<()> {
     let patient = BY_GRPC.replace("timeout: 2s", "timeout: 10s").replace("/seen", "/slow");
     lab.edit(&format!("{mesh}{}", asking("front", &patient)))?;

@@ -1,4 +1,5 @@
-//! Proxies that never become ready: the old processes continue to serve, and messages name what is missing.
+//! Tests proxies that never become ready. The old processes must continue to serve, and messages must name what is
+//! missing.
 //!
 //! ```text
 //! client, web ── share: node ──► one process      apart ── a sidecar
@@ -18,7 +19,7 @@ use super::{Case, once};
 
 /// How long a command may take.
 const LONG: Duration = Duration::from_secs(120);
-/// The command of a program that never serves; its processes are found by it.
+/// The command of a program that never serves. Its processes are found by this command line.
 const NEVER: &str = "sleep 86399.5";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -51,11 +52,11 @@ fn update_in_vain(lab: &Lab) -> Result<String> {
     Ok(String::from_utf8(output.stderr)?)
 }
 
-/// Whether processes of the program that never serves are running.
+/// Whether any process of the program that never serves is running.
 fn any_that_never_serves() -> Result<bool> {
     let wanted = NEVER.replace(' ', "\0");
     for process in fs::read_dir("/proc")? {
-        // A process that ends in the meantime has no command line.
+        // The command line of a process that has just ended is empty.
         let line = fs::read_to_string(process?.path().join("cmdline")).unwrap_or_default();
         if line.trim_end_matches('\0') == wanted {
             return Ok(true);
@@ -85,7 +86,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
         serves()?;
         let before = [lab.pid_of(GROUP)?, lab.pid_of(MeshProcess::Proxy("apart-0"))?];
 
-        // Processes that it leaves behind end with it, as is checked at the end of this case.
+        // The processes that this script leaves behind must end with the script; the end of this case checks that.
         replace_by_script(&program, &format!("{NEVER} &\nexit 9"))?;
         let said = update_in_vain(&lab)?;
         for part in [
@@ -130,7 +131,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
     lab.explain(outcome())
 }
 
-/// The capture would treat it as a proxy.
+/// If such a workload ran, the capture would treat it as a proxy.
 fn a_workload_that_runs_as_the_user_of_proxies_is_refused_and_named(
     capture: Capture,
 ) -> Result<()> {

@@ -1,4 +1,4 @@
-//! External authorizers that decide based on the bodies of requests.
+//! Tests external authorizers that decide based on the bodies of requests.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::authorization::{answered, until};
 use super::authorizers::{DENIED, asking, seen, start};
 use super::{Case, once};
 
-/// A rule for the paths below `/seen`, and a body of 64 bytes at most.
+/// A policy for the paths below `/seen`, with bodies of at most 64 bytes.
 fn by_body(body: &str) -> String {
     asking(
         "front",
@@ -23,7 +23,7 @@ fn by_body(body: &str) -> String {
     )
 }
 
-/// The two paths to the application: HTTP/2 between proxies, and HTTP/1 from a client without a proxy.
+/// The two ways to the application: HTTP/2 between proxies, and HTTP/1 from a client without a proxy.
 const WAYS: [(&str, &str); 2] =
     [("web", "http://front.lab"), ("plain", "http://front-0.front.lab:8080")];
 
@@ -63,7 +63,8 @@ fn texts(lab: &Lab, mesh: &str) -> Result<()> {
         let much = ["-H", "x-token: bad", "-d", r#"{"amount": 500}"#, &pay];
         until(lab, client, &much, &denied)?;
         let chunked = ["-H", "transfer-encoding: chunked"];
-        // The client waits until the proxy requests the body, before the application has received anything.
+        // The client waits until the proxy requests the body, which happens before the application has received
+        // anything.
         let waiting = ["-H", "expect: 100-continue", "--expect100-timeout", "30"];
         for how in [&[][..], &chunked, &waiting] {
             for (body, expected) in [
@@ -97,8 +98,8 @@ fn texts(lab: &Lab, mesh: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sends heads without bodies, more than the number of bodies that a proxy reads at a time, from the appearance of one
-/// file until that of another.
+/// Sends heads without bodies from when one file appears until another does. There are more heads than the number
+/// of bodies that a proxy reads at the same time.
 const HOLD: &str = "
 import os, socket, sys, time
 address = socket.getaddrinfo('front-0.front.lab', 8080, type=socket.SOCK_STREAM)[0][4][:2]
@@ -112,7 +113,7 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
 ";
 
-/// A client whose bodies do not arrive must not block other clients' bodies.
+/// A client whose bodies do not arrive must not block the bodies of other clients.
 fn slow_ones(lab: &Lab, mesh: &str) -> Result<()> {
     lab.edit(&format!("{mesh}{}", by_body("{maxBytes: 64}")))?;
     let denied = format!("403 {DENIED}");
@@ -122,7 +123,7 @@ fn slow_ones(lab: &Lab, mesh: &str) -> Result<()> {
     let paths = [held.display().to_string(), go.display().to_string()];
     let hold = lab.spawn("plain", &["python3", "-c", HOLD, &paths[0], &paths[1]])?;
     wait::until("the heads", LIMIT, || Ok(held.exists().then_some(())))?;
-    // Some of them reach each worker.
+    // With so many requests, some reach each worker.
     for _ in 0..8 {
         let said = answered(lab, "web", &much)?;
         ensure!(said == denied, "{said:?}");

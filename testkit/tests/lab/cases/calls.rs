@@ -1,5 +1,5 @@
-//! Routes for HTTP/2 requests and gRPC calls through the control plane and two proxies, and routes
-//! that change under traffic.
+//! Tests routes for HTTP/2 requests and gRPC calls, through the control plane and two proxies, and routes that
+//! change under traffic.
 //!
 //! ```text
 //!   client ──► web:80 (HTTP/2)  ──► v1, v2   nginx, which speaks HTTP/2 itself
@@ -20,13 +20,12 @@ use super::{Case, once};
 
 /// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(90);
-/// Requests by which a weight is measured.
+/// How many requests are sent to measure a weight.
 const WEIGHED: usize = 40;
-/// Route changes in a second, and the seconds that they go on.
+/// The number of route changes per second, and for how many seconds the routes change.
 const CHANGES_PER_S: u32 = 10;
 const CHANGING_S: u32 = 6;
-/// The rate that the issue requires, in requests a second; a machine that cannot generate it gets
-/// less.
+/// The request rate per second that the issue requires. A machine that cannot generate it uses a lower rate.
 const FULL_RATE: f64 = 2000.0;
 /// The share of the machine's maximum rate that is generated.
 const LOADED: f64 = 0.4;
@@ -150,7 +149,8 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `/slow/file` takes as long as the routes change; every request is logged.
+/// The configuration of an nginx. Its response to `/slow/file` takes as long as the routes change, and it logs
+/// every request.
 pub(super) fn nginx(directory: &str, name: &str) -> String {
     format!(
         "daemon off; master_process off; user root; pid {directory}/{name}.pid;\n\
@@ -167,8 +167,8 @@ pub(super) fn nginx(directory: &str, name: &str) -> String {
     )
 }
 
-/// The server that answers an HTTP/2 request, or the status if that is not 200; with `leno-error` and
-/// body.
+/// The name of the server that answers an HTTP/2 request; for a status other than 200, the status with
+/// `leno-error` and the body.
 fn web(lab: &Lab, request: &[&str]) -> Result<String> {
     let format = "\n%{http_version} %{http_code} %header{x-served-by} %header{leno-error}";
     let curl = ["curl", "-sS", "-m", "20", "--http2-prior-knowledge", "-w", format];
@@ -214,7 +214,7 @@ fn http2_requests_follow_routes(capture: Capture) -> Result<()> {
         for (request, expected) in [
             (&["http://web/"][..], "2 200 v1 | HTTP/2.0 /"),
             (&["-H", "Version: two", "http://web/any"], "2 200 v2 | HTTP/2.0 /any"),
-            // Without a body, because nginx resets a stream whose request body it has not read when it
+            // The request has no body, because nginx resets a stream whose request body it has not read when it
             // returns a text.
             (&["-X", "POST", "http://web/any"], "2 200 v2 | HTTP/2.0 /any"),
             (&["http://web/any?version=two"], "2 200 v2 | HTTP/2.0 /any?version=two"),
@@ -223,7 +223,7 @@ fn http2_requests_follow_routes(capture: Capture) -> Result<()> {
             (&["http://web/nobody"], invalid),
         ] {
             let said = web(&lab, request)?;
-            // The bodies of the mesh's own responses are texts for users and are not compared.
+            // The bodies of the mesh's own responses are texts for users, and are not compared.
             let head = said.split(" | ").next().unwrap_or_default();
             let same = said == expected || head == expected;
             ensure!(same, "{request:?}: {said:?} where {expected:?} is expected");
@@ -337,8 +337,8 @@ fn nth(nth: u32) -> String {
         + &route("GRPCRoute", "calls", &format!("{marked}[{{name: {calls}, port: 10000}}]\n"))
 }
 
-/// HTTP/2 requests, gRPC calls, streams and a slow response are in progress while the routes of both
-/// services change.
+/// While the routes of both services change, HTTP/2 requests, gRPC calls, streams and a slow response are in
+/// progress.
 fn routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request(
     capture: Capture,
 ) -> Result<()> {
@@ -352,7 +352,7 @@ fn routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request(
         let most = run(&lab, "http2", "http://web/", ("max", "2s"))?.requests_per_s;
         let rate = FULL_RATE.min(most * LOADED);
         let seconds = format!("{}s", CHANGING_S + 2);
-        // Two thirds of the rate are requests, the rest are calls and messages on long-lived streams.
+        // Two thirds of the rate are requests; the rest are calls, and messages on long-lived streams.
         let (half, sixth) = (format!("{:.0}", rate * 2.0 / 3.0), format!("{:.0}", rate / 6.0));
         let loads = [
             ("http2", "http://web/", &half),
@@ -380,8 +380,8 @@ fn routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request(
         }
         let slow = slow.finish(Duration::from_secs(60))?;
         ensure!(slow.status.success() && slow.stdout.len() == 600 << 10, "cut: {:?}", slow.status);
-        // The control plane reads once a second if the machine is too busy for edits to settle; most
-        // machines show all changes.
+        // If the machine is too busy for edits to settle, the control plane reads only once a second. On most
+        // machines all changes are seen.
         ensure!(seen >= CHANGING_S as usize / 2, "only {seen} changes were seen");
         Ok(())
     };
@@ -414,8 +414,8 @@ fn run(lab: &Lab, protocol: &str, url: &str, pace: (&str, &str)) -> Result<load:
     lab.load("client", &load_of(protocol, url, pace))?.finish()
 }
 
-/// Changes the routes in the state file that the control plane reads. `leno up` waits until edits have
-/// settled, which they never do at this rate.
+/// Changes the routes directly in the state file that the control plane reads. `leno up` waits until edits have
+/// settled, and at this rate they never do.
 struct Changes {
     state: PathBuf,
     without: String,
@@ -439,7 +439,7 @@ impl Changes {
         let begun = Instant::now();
         for change in 1..=CHANGES_PER_S * CHANGING_S {
             self.write(change)?;
-            // The rate itself is tested, so this sleeps.
+            // This sleeps because the rate itself is what is tested.
             let next = begun + Duration::from_secs(1) / CHANGES_PER_S * change;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
@@ -447,8 +447,8 @@ impl Changes {
     }
 }
 
-/// Requests the number of the current change for as long as changes are made. Each request has its own
-/// connection, because some versions of curl cannot reuse one of HTTP/2.
+/// Requests the number of the current change, as long as changes are made. Each request has its own connection,
+/// because some versions of curl cannot reuse an HTTP/2 connection.
 const WATCH: [&str; 3] = [
     "sh",
     "-c",
@@ -456,7 +456,7 @@ const WATCH: [&str; 3] = [
      -w '%header{x-change}\\n' http://web/ || exit 1; sleep 0.03; done",
 ];
 
-/// The number of changes that were seen; fails if an older one was seen after a newer one.
+/// The number of different changes that were seen. Fails if an older one was seen after a newer one.
 fn seen(watched: Running) -> Result<usize> {
     let output = watched.finish(Duration::from_secs(60))?;
     ensure!(output.status.success(), "{output:?}");

@@ -1,4 +1,4 @@
-//! Truncated responses: both proxies report the cause (decision 058).
+//! Tests that both proxies report the cause of a truncated response (decision 058).
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};

@@ -1,4 +1,4 @@
-//! Policies about the validity times of a client's certificate.
+//! Tests policies about the validity times of a client's certificate.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -37,9 +37,9 @@ spec:
   ports: [{name: bytes, port: 9000, appProtocol: tcp}]
 ";
 
-/// How long certificates are valid. They are renewed when 70 % of this has passed, which is after this case.
+/// The lifetime of certificates. They are renewed after 70 % of it, which is later than the end of this case.
 const LIFETIME: Duration = Duration::from_mins(30);
-/// How long clients are permitted after the edit, at least.
+/// How long clients are at least permitted after the edit.
 const PERMITTED: Duration = Duration::from_secs(25);
 
 /// Permits clients whose certificates are valid for at least this much longer.
@@ -72,7 +72,7 @@ fn ages(lab: &Lab, before_issue: Instant) -> Result<()> {
     wait::until("the connection of bytes", HEAR_LIMIT, || {
         Ok((fs::read(&begun).unwrap_or_default() == b"hello").then_some(()))
     })?;
-    // Certificates were issued after `before_issue`, and all before now.
+    // All certificates were issued between `before_issue` and now.
     let issued_within = before_issue.elapsed();
     let edited = Instant::now();
     lab.edit(&format!("{MESH}{}", policy(LIFETIME - issued_within - PERMITTED)))?;
@@ -96,7 +96,8 @@ fn ages(lab: &Lab, before_issue: Instant) -> Result<()> {
     wait::until("the end to be counted", HEAR_LIMIT, || {
         Ok(lab.metrics("echo")?.contains(line).then_some(()))
     })?;
-    // A new certificate is permitted only for a while, which a loaded machine may miss.
+    // A new certificate is permitted only for a while. A busy machine may miss that time, so several attempts are
+    // made.
     let window = issued_within + PERMITTED;
     wait::until("a new certificate to be permitted", 8 * HEAR_LIMIT, || {
         let before = lab.status()?.instance("web-0")?.proxy_restarts;

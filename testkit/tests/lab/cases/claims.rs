@@ -1,4 +1,4 @@
-//! Claims of tokens that are passed to applications in headers, and keys in a ConfigMap.
+//! Tests claims of tokens that are passed to applications in headers, and token keys in a ConfigMap.
 //!
 //! ```text
 //! web (meshed), plain (no proxy) ── Authorization: Bearer ..., forged headers ──► front (HTTP)
@@ -14,8 +14,8 @@ use super::authorizers::seen;
 use super::tokens::{ISSUER, KEY_ID, MESH, bearer, claims, key, key_set, sign, token};
 use super::{Case, once};
 
-/// Users are identified by their tokens; `/seen?open` permits all clients. The last policy matches a header that
-/// clients cannot set.
+/// With these policies, users are identified by their tokens, and `/seen?open` is permitted for all clients. The
+/// last policy matches a header that clients cannot set.
 const POLICIES: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: AuthorizationPolicy
@@ -84,11 +84,12 @@ fn run(lab: &Lab) -> Result<()> {
         let headers = headers(lab, client, &["-H", &ann, url])?;
         ensure!(headers.contains("\"ann\"") && headers.contains("\"dev,ops\""), "{headers}");
         ensure!(!headers.contains("root"), "{client}: {headers}");
-        // A group with a comma would be two groups to the application.
+        // To the application, a group with a comma in its name would be two groups.
         let tricky = by_key(&json!({"realm": {"groups": ["dev,admin"]}}))?;
         let headers = self::headers(lab, client, &["-H", &tricky, url])?;
         ensure!(headers.contains("\"ann\"") && !headers.contains("groups\""), "{headers}");
-        // A request that another policy permits without a token has none of these headers; with a token it has them.
+        // If another policy permits a request without a token, the request has none of these headers; a request
+        // with a token has them.
         let headers = self::headers(lab, client, &["-X", "PUT", url])?;
         ensure!(!headers.contains("user\"") && !headers.contains("root"), "{client}: {headers}");
         let headers = self::headers(lab, client, &["-X", "PUT", "-H", &ann, url])?;
@@ -98,17 +99,17 @@ fn run(lab: &Lab) -> Result<()> {
         let headers = self::headers(lab, client, &named)?;
         ensure!(headers.contains("\"ann\"") && !headers.contains("root"), "{client}: {headers}");
         guests_are_no_users(lab, (client, url), &key)?;
-        // No rule trusts this header if the client has set it.
+        // No rule trusts this header if the client itself has set it.
         let said = answered(lab, client, &["-X", "DELETE", "-H", "x-user: root", url])?;
         ensure!(said == "401 authorization-denied; reason=token-missing", "{client}: {said}");
     }
-    // The ConfigMap contains the keys of another issuer now.
+    // From here on, the ConfigMap contains the keys of another issuer.
     lab.edit(&format!("{MESH}{policies}{}", keys(&self::key()?)))?;
     let signature = "401 authorization-denied; reason=token-signature";
     until(lab, "web", &["-H", &ann, "http://front.lab/seen"], signature)
 }
 
-/// A token that a worker has already verified is not valid in the header of another issuer.
+/// A token that a worker has already verified must not be valid in the header of another issuer.
 fn guests_are_no_users(lab: &Lab, (client, url): (&str, &str), key: &EcdsaKeyPair) -> Result<()> {
     let claims = claims(&json!({"iss": GUESTS, "sub": "eve"}))?;
     let guest = token(KEY_ID, &claims, |text| sign(key, text));
@@ -123,7 +124,7 @@ fn guests_are_no_users(lab: &Lab, (client, url): (&str, &str), key: &EcdsaKeyPai
 
 const DIRECT: &str = "http://front-0.front.lab:8080/seen";
 
-/// The headers of a request, some of them forged, as the application received them.
+/// The headers of a request as the application received them. The request contains forged headers.
 fn headers(lab: &Lab, client: &str, more: &[&str]) -> Result<String> {
     let seen = seen(lab, client, &[more, &FORGED].concat())?;
     let headers = seen["headers"].as_array().context("the headers")?;

@@ -1,4 +1,4 @@
-//! Proxies whose clocks are wrong by minutes.
+//! Tests proxies whose clocks are wrong by minutes.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,15 +18,15 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 const MINUTE: i64 = 60;
-/// The shortest lifetime of certificates with which clocks that are this wrong do not delay a renewal beyond the
-/// expiry.
+/// The shortest lifetime of certificates with which clocks that are this wrong do not delay a renewal until after
+/// the certificate expires.
 const LIFETIME: Duration = Duration::from_mins(36);
 /// The message of a proxy that cannot start because of a clock.
 const NAMES: &str = "check the clocks of this machine and of the control plane's";
 /// How long a proxy may take to log why it cannot start.
 const LOG_LIMIT: Duration = Duration::from_secs(60);
 
-/// Each workload is a client and a server.
+/// A workload that is both a client and a server.
 fn workload(name: &str) -> String {
     format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: lab}}\nspec:\n  \
@@ -68,7 +68,7 @@ fn survived(lab: &Lab, names: [&str; 3]) -> Result<()> {
         Ok(())
     };
     all_talk()?;
-    // Each proxy has its certificate renewed in the second phase.
+    // In the second phase, each proxy's certificate is renewed.
     let before = until(lab, "all to have reported", |report| {
         report["phase"] == "stable" && report["proxies"]["current"] == 3
     })?;
@@ -91,14 +91,15 @@ fn survived(lab: &Lab, names: [&str; 3]) -> Result<()> {
     Ok(())
 }
 
-/// By how many minutes the clock of a proxy is ahead of the test's, according to the start time that it reports.
+/// By how many minutes the clock of a proxy is ahead of the test's clock, according to the start time that the
+/// proxy reports.
 fn minutes_ahead(lab: &Lab, workload: &str) -> Result<f64> {
     let url = "http://127.0.0.1:15020/config";
     let config = lab.text(workload, &["curl", "-sS", "--fail", "-m", "20", url])?;
     let config: serde_json::Value = serde_json::from_str(&config)?;
     let started = config["started_unix_s"].as_f64().context("it does not say when it started")?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-    // In steps of four minutes, because some time has passed since its start.
+    // The result is rounded to steps of four minutes, because some time has passed since the proxy started.
     let minutes = (started - now) / 60.0;
     Ok(((minutes + 3.5) / 4.0).floor() * 4.0)
 }

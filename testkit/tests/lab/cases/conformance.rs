@@ -1,4 +1,4 @@
-//! Cases of the Gateway API's mesh suite that the other groups do not cover.
+//! Tests cases of the Gateway API's mesh suite that the other groups do not cover.
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
@@ -45,8 +45,8 @@ fn check(lab: &Lab, table: &[(&str, &[&str], &str)]) -> Result<()> {
     Ok(())
 }
 
-/// MeshBasic, MeshFrontend and MeshFrontendHostname: a producer's route applies to every client.
-/// The address that is called selects it, not the Host field.
+/// MeshBasic, MeshFrontend and MeshFrontendHostname: a producer's route applies to every client. The called
+/// address selects the route, not the Host field.
 fn mesh_frontend(capture: Capture) -> Result<()> {
     let routes = route("front", "lab", &marked("set"));
     let lab = Lab::start(&LabOptions::new(capture), &format!("{MESH}{routes}"), |_| Ok(()))?;
@@ -67,8 +67,7 @@ fn mesh_frontend(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// MeshPorts: a route of one port does not affect other ports, and a route without a port applies
-/// to all.
+/// MeshPorts: a route for one port does not affect other ports, and a route without a port applies to all.
 fn mesh_ports(capture: Capture) -> Result<()> {
     let routes = |parent: &str| {
         let of_two = route("ports", "lab", &marked("set"));
@@ -95,7 +94,7 @@ fn mesh_ports(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// MeshHTTPRouteNamedRule: names do not change the effect of rules, and errors mention them.
+/// MeshHTTPRouteNamedRule: names do not change the effect of rules, and error messages contain them.
 fn mesh_http_route_named_rule(capture: Capture) -> Result<()> {
     let rules = "  - name: first
     matches: [{path: {value: /v1}}]

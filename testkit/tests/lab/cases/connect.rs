@@ -1,4 +1,5 @@
-//! CONNECT through two proxies: refused, unless a route is for it and the server's policies permit it.
+//! Tests CONNECT through two proxies. It must be refused unless a route is for it and the server's policies permit
+//! it.
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
@@ -44,7 +45,7 @@ spec:
   rules: [{to: [{methods: [CONNECT]}]}]
 ";
 
-/// Requests whose responses are late are hedged, for all methods.
+/// A policy that hedges requests of all methods if their responses are late.
 const HEDGED: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -61,7 +62,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![once!(a_route_and_the_servers_policies_decide_on_connect)]
 }
 
-/// What the client gets for a CONNECT.
+/// The response that the client gets to a CONNECT.
 fn answer(lab: &Lab, who: &str, to: &str) -> Result<String> {
     Ok(serde_json::to_string(&lab.talk(
         who,
@@ -105,7 +106,8 @@ fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Resul
             || -> Result<bool> { Ok(lab.talk("client", "web:80", &through)?.failure().is_none()) };
         let opened = || wait::until("a tunnel", HEAR_LIMIT, || Ok(talk()?.then_some(())));
         opened()?;
-        // A tunnel is neither hedged nor mirrored: a copy would take bytes that the client sends in it.
+        // A tunnel must be neither hedged nor mirrored, because a copy would take some of the bytes that the
+        // client sends in the tunnel.
         lab.edit(&format!("{MESH}{mirrored}{HEDGED}"))?;
         opened()?;
         for _ in 0..20 {

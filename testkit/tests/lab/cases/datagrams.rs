@@ -1,5 +1,5 @@
-//! UDP datagrams through proxies: they are encrypted on the bridge, clients are identified, policies apply, and
-//! applications see the expected addresses.
+//! Tests UDP datagrams through proxies: they are encrypted on the bridge, clients are identified, policies apply,
+//! and applications see the expected addresses.
 
 use std::io::{ErrorKind, Read as _};
 use std::time::{Duration, Instant};
@@ -28,17 +28,17 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Contained in every datagram of a meshed client.
+/// A text that every datagram of a meshed client contains.
 const MARKER: &str = "leno-datagram-4711";
 /// All Ethernet protocols (`ETH_P_ALL`), in network byte order.
 const ALL_PROTOCOLS: i32 = 0x0003_u16.to_be() as i32;
 /// The port on which proxies accept QUIC.
 const QUIC_PORT: u16 = 15008;
-/// Within this time a killed proxy is noticed, which takes ten seconds, and the next one is queried, on a loaded
-/// machine.
+/// Within this time a killed proxy is noticed, which takes ten seconds, and the next one is queried. The time is
+/// long enough for a busy machine.
 const NOTICED: Duration = Duration::from_secs(20);
-/// Most datagrams of [`STEADY`] that may be lost in a row: half of those that are sent until a connection counts as
-/// dead, and more than are sent until a handshake packet is retransmitted.
+/// Most datagrams of [`STEADY`] that may be lost in a row. That is half of those that are sent until a connection
+/// counts as dead, and more than are sent until a handshake packet is retransmitted.
 const MOST_LOST: usize = 500;
 /// How long a policy change, or the start of the next proxy, may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -78,8 +78,8 @@ metadata: {name: front, namespace: lab}
 spec: {selector: {app: echo}, ports: [{port: 70, targetPort: 7000, protocol: UDP, appProtocol: leno.dev/udp}]}
 "#;
 
-/// Sends datagrams and waits up to a second for each answer. Prints how many came back unchanged, whether all came from
-/// the address to which they were sent, and the last answer.
+/// Sends datagrams and waits up to a second for each answer. Prints how many came back unchanged, whether all came
+/// from the address to which they were sent, and the last answer.
 const CLIENT: &str = r#"
 import socket, sys
 family, connects, host, port, count, payload = sys.argv[1:7]
@@ -177,7 +177,7 @@ fn cross(lab: &Lab) -> Result<()> {
     for family in ["4", "6"] {
         let own = status.address("echo-0", family == "6")?.to_string();
         for connects in ["connect", "unconnected"] {
-            // The implied Service, a Service with another port, and the instance itself.
+            // The destinations are the implied Service, a Service with another port, and the instance itself.
             for to in [("echo", 7000), ("front", 70), (&*own, 7000)] {
                 let case = || format!("IPv{family}, {connects}, {to:?}");
                 let said = send(lab, "client", (family, connects), to, (20, MARKER))?;
@@ -191,14 +191,14 @@ fn cross(lab: &Lab) -> Result<()> {
     ensure!(frames.iter().any(|frame| has(frame, &quic)), "no QUIC of {} frames", frames.len());
     let clear = frames.iter().filter(|frame| has(frame, MARKER.as_bytes())).count();
     ensure!(clear == 0, "{clear} frames of {} in clear", frames.len());
-    // The application sees the stand-in address.
+    // The application sees the stand-in address instead of the client's address.
     let who = send(lab, "client", ("4", "connect"), ("echo", 7000), (1, "who"))?;
     ensure!(who.last == "::ffff:192.0.0.8", "the application sees {}", who.last);
     // A client without a proxy gets no answer on any port, and none of its datagrams reaches the application.
     let own = status.address("echo-0", false)?.to_string();
     let said = send(lab, "plain", ("4", "unconnected"), (&own, 7000), (3, "plain"))?;
     ensure!(said.came == 0, "strict served datagrams in plaintext");
-    // Larger than the path permits.
+    // This datagram is larger than the path permits.
     let large = "x".repeat(1800);
     let said = send(lab, "client", ("4", "connect"), ("echo", 7000), (1, &large))?;
     ensure!(said.came == 0, "{}", said.last);
@@ -237,7 +237,7 @@ fn policies(lab: &Lab) -> Result<()> {
     ensure!(said.came == 0, "{} datagrams came back that a policy denies", said.came);
     lab.edit(MESH)?;
     until(lab, "other", echo, true)?;
-    // A port that no document declares.
+    // No document declares this port.
     let own = lab.status()?.address("echo-0", false)?.to_string();
     let said = send(lab, "client", ("4", "unconnected"), (&own, 7009), (2, MARKER))?;
     ensure!(said.came == 0, "{}", said.last);
@@ -275,11 +275,11 @@ fn datagrams_leave_the_mesh_as_egress_says(capture: Capture) -> Result<()> {
 
 fn leave(lab: &Lab) -> Result<()> {
     let plain = lab.status()?.address("plain-0", false)?.to_string();
-    // An endpoint that is known to have no proxy.
+    // This endpoint is known to have no proxy.
     until(lab, "client", (&plain, 7001), true)?;
     let said = send(lab, "client", ("4", "connect"), (&plain, 7001), (5, MARKER))?;
     ensure!(said.came > 0 && said.from_there, "{}", said.last);
-    // An address that the mesh does not know.
+    // The mesh does not know this address.
     let denying =
         MESH.replace("leno.dev/udp: enabled", "leno.dev/udp: enabled, leno.dev/egress: deny");
     lab.edit(&denying)?;
@@ -295,9 +295,9 @@ fn leave(lab: &Lab) -> Result<()> {
     until(lab, "client", ("echo", 7000), true)
 }
 
-/// Sends a numbered datagram every 10 ms from one connected socket until a file exists. Prints how many were sent, how
-/// many came back, the longest row of lost ones, and the socket's errors. A second file contains how many have come
-/// back so far.
+/// Sends a numbered datagram every 10 ms from one connected socket until a file exists. Prints how many were sent,
+/// how many came back, the longest run of lost ones, and the socket's errors. A second file contains how many have
+/// come back so far.
 const STEADY: &str = r#"
 import os, socket, sys, time
 host, port, over, answers = sys.argv[1:5]
@@ -363,7 +363,7 @@ fn modes_change(lab: &Lab) -> Result<()> {
     })
 }
 
-/// A client sends and gets answers while each of three steps is performed. No flow may stall.
+/// A client sends datagrams and gets answers while each of three steps is performed. No flow may stall.
 fn goes_on(lab: &Lab, step: impl Fn(usize) -> Result<()>) -> Result<()> {
     until(lab, "client", ("echo", 7000), true)?;
     let over = lab.directory().join("over");
@@ -407,8 +407,8 @@ fn goes_on(lab: &Lab, step: impl Fn(usize) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Sends packets from a file of hexadecimal lines for some seconds, each unchanged and with another connection ID, and
-/// random noise.
+/// Sends the packets in a file of hexadecimal lines for some seconds. Each is sent unchanged and with another
+/// connection ID; random noise is sent as well.
 const FLOOD: &str = r#"
 import os, random, socket, sys, time
 host, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -438,11 +438,11 @@ fn datagrams_go_on_while_a_neighbour_floods_their_port(capture: Capture) -> Resu
 fn flooded(lab: &Lab) -> Result<()> {
     let frames = listen(lab)?;
     until(lab, "client", ("echo", 7000), true)?;
-    // The first packets of a client's handshake: QUIC packets with a long header.
+    // Finds the first packets of a client's handshake, which are QUIC packets with a long header.
     let quic = QUIC_PORT.to_be_bytes();
     let heard = heard(frames)?;
     let initials = heard.iter().filter_map(|frame| {
-        // Ethernet 14, IPv4 20, UDP 8.
+        // The lengths of the headers are: Ethernet 14, IPv4 20, UDP 8.
         let (ports, payload) = (frame.get(34..38)?, frame.get(42..)?);
         (ports[2..] == quic && payload.first()? & 0xf0 == 0xc0).then(|| hex(payload))
     });
@@ -452,7 +452,7 @@ fn flooded(lab: &Lab) -> Result<()> {
     let port = QUIC_PORT.to_string();
     let command = ["python3", "-c", FLOOD, &own, &port, "8", &initials.join(",")];
     let flood = lab.spawn("plain", &command)?;
-    // A flow that is open, and one of a client that begins during the flood.
+    // Tests a flow that was open before the flood, and one of a client that begins during it.
     let said = send(lab, "client", ("4", "connect"), ("echo", 7000), (100, MARKER))?;
     ensure!(said.came >= 90, "{} of 100 came: {}", said.came, said.last);
     let began = Instant::now();
@@ -484,14 +484,14 @@ fn has_nothing(lab: &Lab) -> Result<()> {
     until(lab, "client", ("echo", 7000), true)?;
     let sockets = |who| -> Result<bool> {
         let said = lab.text(who, &["cat", "/proc/net/udp", "/proc/net/udp6"])?;
-        // The ports 15001 and 15008.
+        // These are the ports 15001 and 15008.
         Ok([":3A99 ", ":3AA0 "].iter().any(|port| said.contains(port)))
     };
     ensure!(sockets("client")? && !sockets("other")?, "sockets of a proxy without datagrams");
     let metrics = lab.metrics("other")?;
     ensure!(!metrics.contains("leno_datagram"), "{metrics}");
     reference_is_true(&[&lab.metrics("client")?], |name| name.starts_with("leno_datagram"))?;
-    // It sends plaintext, which a strict server drops and an unmeshed one receives.
+    // This client sends plaintext, which a strict server drops and an unmeshed one receives.
     let said = send(lab, "other", ("4", "unconnected"), ("echo", 7000), (2, "plain"))?;
     ensure!(said.came == 0, "strict served datagrams in plaintext");
     let plain = lab.status()?.address("plain-0", false)?.to_string();
@@ -561,7 +561,7 @@ fn dns(lab: &Lab) -> Result<()> {
         let opened = "leno_datagram_flows_total{direction=\"outbound\",result=\"outside\"} ";
         Ok(metrics.lines().any(|line| line.strip_prefix(opened).is_some_and(|count| count != "0")))
     };
-    // The mesh's own name server is excluded from capture; another one may have any address.
+    // The mesh's own name server is not captured. Another name server may have any address.
     let plain = lab.status()?.address("plain-0", false)?.to_string();
     for who in ["client", "other"] {
         until(lab, who, ("echo", 7000), true)?;

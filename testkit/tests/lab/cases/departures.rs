@@ -1,4 +1,4 @@
-//! A client that leaves: how the kernel reports it to the client's proxy with each capture backend.
+//! Tests a client that leaves: with each capture backend, the kernel must report that to the client's proxy.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -30,12 +30,12 @@ spec:
 
 /// How long the server takes to answer.
 const ANSWER: Duration = Duration::from_secs(60);
-/// After the client's FIN, the proxy queries the kernel in waits of an eighth of the elapsed time. Otherwise it would
-/// examine a silent connection only after four seconds.
+/// The limit for noticing the end. After the client's FIN, the proxy queries the kernel after waits of an eighth
+/// of the elapsed time. Without a FIN, it examines a silent connection only after four seconds.
 const NOTICED: Duration = Duration::from_secs(3);
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The client first shuts down its sending direction. When it then closes its socket, nothing is sent.
+/// The client first shuts down its sending direction. When it later closes its socket, nothing more is sent.
 fn a_client_that_leaves_after_its_end_ends_its_request(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     let outcome = || -> Result<()> {
@@ -61,7 +61,7 @@ fn leaves(lab: &Lab, address: &str) -> Result<()> {
     let steps = serde_json::to_string(&steps)?;
     let client = lab.spawn("client", &["leno-peer", "talk", address, &steps])?;
     wait::until("the request", LIMIT, || Ok((busy(lab)? == 1).then_some(())))?;
-    // The check that the FIN causes is over.
+    // By now, the check that the FIN causes is over.
     std::thread::sleep(Duration::from_millis(300));
     ensure!(busy(lab)? == 1, "a client that only sends no more is not served");
     fs::write(&go, "")?;
@@ -74,7 +74,7 @@ fn leaves(lab: &Lab, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// The requests in progress at the client's proxy.
+/// The number of requests in progress at the client's proxy.
 fn busy(lab: &Lab) -> Result<u64> {
     let url = "http://127.0.0.1:15020/config";
     let config = lab.text("client", &["curl", "-sS", "--fail", "-m", "20", url])?;

@@ -1,4 +1,4 @@
-//! Parts of the mesh that stop or die under load.
+//! Tests parts of the mesh that stop or die under load.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use super::reauthorization::{OpenTalk, begin_bytes, begin_talk, begin_upgrade};
 use super::{Case, alone, once};
 
-/// A client, three instances of a server, one instance of a service whose protocol is detected.
+/// A client, three instances of a server, and one instance of a service whose protocol is detected.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -40,7 +40,7 @@ spec:
 
 /// How long the control plane may take to send an endpoint to a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(90);
-/// Connections of the load, and so the most requests in flight.
+/// The number of the load's connections, and therefore the most requests in progress.
 const CONNECTIONS: u64 = 8;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -58,7 +58,7 @@ fn load_for(seconds: &str) -> [&str; 8] {
 }
 
 /// Checks that `due` requests were due, and that at most `most` of those that were sent failed. Requests that the
-/// machine had no time to send are not lost.
+/// machine had no time to send do not count as lost.
 fn none_lost(report: &Report, (due, most): (u64, u64)) -> Result<()> {
     ensure!(report.requests == due && report.errors < due, "{report:?}");
     ensure!(report.errors - report.unsent() <= most, "{report:?}");
@@ -87,7 +87,7 @@ fn echoes(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The client's next proxy prefetches the services that the client has used.
+/// The client's next proxy fetches the services that the client has used before.
 fn proxy_of_client_killed(lab: &Lab) -> Result<()> {
     lab.kill(MeshProcess::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
@@ -95,7 +95,7 @@ fn proxy_of_client_killed(lab: &Lab) -> Result<()> {
     })
 }
 
-/// Waits until the client's proxy has an endpoint of `echo`, without making it subscribe.
+/// Waits until the client's proxy has an endpoint of `echo`, without causing it to subscribe.
 fn heard_of_echo(lab: &Lab) -> Result<()> {
     let config = ["curl", "-sS", "--fail", "http://127.0.0.1:15020/config"];
     wait::until("the client's proxy to hear of echo", HEAR_LIMIT, || {
@@ -107,8 +107,8 @@ fn heard_of_echo(lab: &Lab) -> Result<()> {
     })
 }
 
-/// The control plane hangs right after the client's proxy has started. Services that this proxy has not subscribed
-/// to yet, but that workloads like its own have used, still work.
+/// The control plane hangs right after the client's proxy has started. Services to which this proxy has not
+/// subscribed yet must still work if workloads like its own have used them.
 fn control_plane_stopped(lab: &Lab) -> Result<()> {
     lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
     let load = lab.load("client", &load_for("3s"))?;
@@ -141,7 +141,7 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     lab.wait_for("the proxy of web-2 again", |s| {
         s.ready() && s.instance("web-2").is_ok_and(|i| i.proxy_restarts > 0)
     })?;
-    // The client's own proxy: its connections are closed, and new ones work once it is back.
+    // The client's own proxy is killed. Its connections are closed, and new ones work once the proxy is back.
     lab.kill(MeshProcess::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
         s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 1)
@@ -149,8 +149,9 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     none_lost(&lab.load("client", &load_for("1s"))?.finish()?, (200, 0))
 }
 
-/// All proxies and the control plane are killed at once. Requests in progress fail, and so do those that begin while
-/// there is no proxy. Once the proxies are back, with certificates of the new control plane, no request fails.
+/// All proxies and the control plane are killed at once. Requests in progress fail, and so do those that begin
+/// while there is no proxy. Once the proxies are back with certificates of the new control plane, no request may
+/// fail.
 fn all_killed(lab: &Lab) -> Result<()> {
     const PROXIES: [&str; 5] = ["client-0", "web-0", "web-1", "web-2", "echo-0"];
     let restarts = |status: &Status| -> Result<Vec<u32>> {
@@ -173,7 +174,7 @@ fn all_killed(lab: &Lab) -> Result<()> {
     echoes(lab)
 }
 
-/// Runs `work` while the client sends requests, for three seconds at a time. The last of these begin after `work`.
+/// Runs `work` while the client sends requests for three seconds at a time. The last such run begins after `work`.
 fn under_load(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Vec<Report>> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -194,8 +195,9 @@ fn under_load(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Vec<Report
     })
 }
 
-/// In the default mode, which accepts plaintext: even then no connection bypasses a proxy that is not running. A node
-/// proxy's listeners belong to its brokers; the next process starts at once, so connections wait for it.
+/// Runs in the default mode, which accepts plaintext. Even then no connection may bypass a proxy that does not
+/// run. The listeners of a node proxy belong to its brokers, and its next process starts at once, so connections
+/// wait for that.
 fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
     /// The exit status of curl if it cannot connect, and if it gets no response in time.
     const COULD_NOT_CONNECT: i32 = 7;
@@ -210,7 +212,7 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
     let refused = || -> Result<()> {
         lab.reach("client", "web:8080")?;
         let address = lab.status()?.address("web-0", false)?;
-        // Without the control plane a new proxy gets no certificate, and it listens only once it has one.
+        // Without the control plane, a new proxy gets no certificate, and it does not listen until it has one.
         lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
         let names = ["client-0", "web-0"];
         let mut killed = names.map(MeshProcess::Proxy).to_vec();
@@ -219,7 +221,7 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
         }
         let pids = killed.iter().map(|piece| lab.pid_of(*piece)).collect::<Result<Vec<u32>>>()?;
         lab.kill_all(&killed, Signal::SIGKILL)?;
-        // A process that is being killed still accepts connections until the kernel has closed its listeners.
+        // A process that is being killed accepts connections until the kernel has closed its listeners.
         let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
         wait::until("the end of the proxies", ENDS_WITHIN, || {
             Ok((!pids.iter().any(runs)).then_some(()))
@@ -254,18 +256,18 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
 }
 
 fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
-    /// Certificates are renewed after 70 % of this, once during the load.
+    /// The lifetime of certificates. They are renewed after 70 % of it, once during the load.
     const LIFETIME: std::time::Duration = std::time::Duration::from_secs(15);
     let options = LabOptions { cert_lifetime: Some(LIFETIME), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     let rotation = || -> Result<()> {
         lab.reach("client", "web:8080")?;
         let before = super::life::certificate(&lab, "web-0")?;
-        // Longer than the lifetime of the first certificates.
+        // This load lasts longer than the first certificates are valid.
         none_lost(&lab.load("client", &load_for("18s"))?.finish()?, (3600, 0))?;
         let after = super::life::certificate(&lab, "web-0")?;
         ensure!(before != after, "the certificate is still {before}");
-        // Existing connections were tested above; these are new ones.
+        // The load above used existing connections; this one opens new ones.
         let mut new = load_for("1s").to_vec();
         new.push("--new-connection");
         none_lost(&lab.load("client", &new)?.finish()?, (200, 0))
@@ -273,9 +275,9 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
     lab.explain(rotation())
 }
 
-/// The links of an HTTP server and of a TCP server are cut under load, without a FIN or a reset. Requests in progress
-/// end (those with a deadline, at the deadline), as do upgraded and opaque connections. Later requests are served by
-/// the other servers.
+/// The links of an HTTP server and of a TCP server are cut under load, without a FIN or a reset. Requests in
+/// progress must end, those with a deadline at the deadline; so must upgraded and opaque connections. The other
+/// servers must answer later requests.
 fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
     let bounded = MESH.to_owned() + BOUNDED;
     let lab = Lab::start(&LabOptions::new(capture), &bounded, |_| Ok(()))?;
@@ -328,7 +330,8 @@ fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
     lab.explain(cut())
 }
 
-/// The servers of `web` with a deadline that is shorter than the time to notice that one of them is gone.
+/// A service for the servers of `web`, with a deadline that is shorter than the time that it takes to notice a
+/// lost server.
 const BOUNDED: &str = "---
 apiVersion: v1
 kind: Service
@@ -343,11 +346,11 @@ spec:
   timeouts: {request: 10s}
 ";
 
-/// How long parallel requests may take together; each of them times out earlier.
+/// How long parallel requests may take together. Each of them has a shorter time limit.
 const BURST_LIMIT: Duration = Duration::from_secs(90);
 
-/// Parallel requests, which the proxy distributes among the servers. Prints a line for each with status, seconds and
-/// `leno-error`.
+/// Sends parallel requests, which the proxy distributes among the servers. Prints a line for each request with
+/// status, seconds and `leno-error`.
 fn burst(service: &str) -> String {
     format!(
         "for i in $(seq 24); do curl -s -o /dev/null -m 50 -w '%{{http_code}} %{{time_total}} %header{{leno-error}}\n' \
@@ -359,10 +362,11 @@ fn at_once(lab: &Lab, service: &str) -> Result<String> {
     lab.text("client", &["bash", "-c", &burst(service)])
 }
 
-/// Checks that each request was answered: by a server, at the deadline of its policy, or because its connection was
-/// found dead.
+/// Checks that each request was answered: by a server, at the deadline of its policy, or because its connection
+/// was found to be dead.
 fn none_hung(lines: &str, service: &str) -> Result<()> {
-    /// Seconds; the proxy takes up to 15, and every other timeout is longer than this.
+    /// How long a request may take, in seconds. The proxy takes up to 15, and every other time limit is longer
+    /// than this.
     const NOTICED: f64 = 40.0;
     for line in lines.lines() {
         let mut words = line.split(' ');

@@ -1,4 +1,4 @@
-//! Connections of workloads to destinations outside of the mesh.
+//! Tests connections of workloads to destinations outside the mesh.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(egress_to_unknown_destinations_is_denied_by_one_annotation)]
 }
 
-/// How long a change of the file may take to reach the proxies.
+/// How long a change of the documents may take to reach the proxies.
 const HEAR_LIMIT: Duration = Duration::from_secs(90);
 
 fn documents(annotations: &str) -> String {
@@ -65,8 +65,8 @@ fn egress_to_unknown_destinations_is_denied_by_one_annotation(capture: Capture) 
         let said = lab.talk("client", &echo, steps)?;
         ensure!(said.was_cut(), "an opaque connection went through: {said:?}");
     }
-    // Everything else still works: the mesh, DNS, the workload itself, and a workload with its own
-    // permission.
+    // Everything else must still work: the mesh, DNS, the workload itself, and a workload with a permission of its
+    // own.
     lab.reach("client", "web:8080")?;
     let address = lab.status()?.address("web-0", false)?;
     ensure!(asks(&lab, "client", &format!("http://{address}:8080/"), &[])? == "200");

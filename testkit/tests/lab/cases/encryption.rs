@@ -1,4 +1,4 @@
-//! What crosses the bridge, and which clients are served.
+//! Tests which data crosses the bridge, and which clients are served.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use nix::sys::signal::Signal;
 use super::programs::socket;
 use super::{Case, alone, shared};
 
-/// Part of every request, response and value that is sent while packets are captured.
+/// A text in every request, response and value that is sent while packets are captured.
 const MARKER: &str = "leno-lab-marker-4711";
-/// The port of the proxies' metrics, which are unencrypted and contain nothing of the traffic.
+/// The port of the proxies' metrics, which are not encrypted and contain nothing of the traffic.
 const ADMIN_PORT: u16 = 15020;
 /// A request in the format of printf(1).
 const ASK: &str = r"GET /?size=5 HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n";
@@ -57,8 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
     let sniffer = Sniffer::start(&lab.switch()?)?;
     for service in ["web", "detect"] {
-        // More at once than there are pooled connections, so that new connections are captured as
-        // well.
+        // There are more requests at once than pooled connections, so new connections are captured as well.
         let url = format!("http://{service}/{MARKER}?size=100&delay_ms=300");
         let header = format!("x-marker: {MARKER}");
         let load = ["--url", &url, "--header", &header, "--rate", "100", "--connections", "30"];
@@ -82,7 +81,7 @@ fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
     for (service, port) in
         [("web", 8080), ("detect", 8080), ("redis", 6379), ("echo", 9000), ("banner", 9000)]
     {
-        // On the service's own port, so that network policies still work.
+        // Connections use the service's own port, so that network policies still work.
         let meshed = |to: &SocketAddr| {
             let instances = status.instances.iter().filter(|i| i.workload == service);
             to.port() == port && instances.into_iter().any(|i| i.addresses.contains(&to.ip()))
@@ -95,14 +94,13 @@ fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The first bytes of each direction of each connection, classified; admin connections are left
-/// out.
+/// What the first bytes of each direction of each connection look like. Connections to admin ports are left out.
 fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), PayloadKind> {
     let mut begun: BTreeMap<_, PayloadKind> = BTreeMap::new();
     let mut started: BTreeMap<(SocketAddr, SocketAddr), u32> = BTreeMap::new();
     for s in segments {
-        // Packets from an address to itself do not cross the bridge: the observer of kernel flows reads its metrics
-        // with them.
+        // Packets from an address to itself do not cross the bridge. The observer of kernel flows uses such
+        // packets to read its metrics.
         if s.from.port() == ADMIN_PORT || s.to.port() == ADMIN_PORT || s.from.ip() == s.to.ip() {
             continue;
         }
@@ -110,9 +108,8 @@ fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), Payloa
         if s.syn {
             started.insert(direction, s.sequence.wrapping_add(1));
         }
-        // The middle of a record may look like anything, so only the first bytes of a connection show
-        // that it is not TLS. A pooled connection that was opened before the capture shows whole
-        // records.
+        // Only the first bytes of a connection can show that it is not TLS, because the middle of a record may
+        // look like anything. A pooled connection that was opened before the capture shows whole records.
         let from_its_beginning = started.get(&direction) == Some(&s.sequence);
         if !s.payload.is_empty() && (from_its_beginning || classify(&s.payload) == PayloadKind::Tls)
         {
@@ -137,8 +134,7 @@ fn permissive_serves_clients_without_identity(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A client that uses the mesh's own protocol without proving an identity is served like one in
-/// plaintext.
+/// A client that uses the mesh's own protocol without proving an identity is served like one in plaintext.
 fn permissive_serves_clients_of_another_authority_without_identity(lab: &Lab) -> Result<()> {
     let web = lab.status()?.address("web-0", false)?.to_string();
     let before = inbound_requests(lab, &web)?;
@@ -148,16 +144,17 @@ fn permissive_serves_clients_of_another_authority_without_identity(lab: &Lab) ->
             ensure!(answered.contains("HTTP/1.1 200"), "{shown:?} was refused: {answered}");
         }
     }
-    // All four were counted as requests: on an HTTP port a client cannot avoid HTTP parsing by
-    // negotiating raw bytes.
+    // All four were counted as requests. On an HTTP port, a client cannot avoid HTTP parsing by negotiating raw
+    // bytes.
     let after = inbound_requests(lab, &web)?;
     ensure!(after.nobodys == before.nobodys + 4, "{before:?}, then {after:?}");
-    // The foreign certificate names the service account of a client of this mesh.
+    // The foreign certificate names the service account of a client of this mesh, but must not count as that
+    // client.
     ensure!(after.clients == before.clients, "{before:?}, then {after:?}");
     Ok(())
 }
 
-/// The requests that the proxy at an address has counted as served.
+/// How many requests the proxy at an address has counted as served.
 #[derive(Debug)]
 struct Requests {
     /// From clients without an identity.
@@ -203,7 +200,7 @@ fn strict(lab: &Lab) -> Result<()> {
         ("an unmeshed workload", lab.talk("plain", &socket(&address, 8080), &request)),
         ("the bridge itself", from_bridge(lab, &address, &request)),
     ] {
-        // Refused: no connection, a reset, or a response of the mesh that denies it.
+        // Being refused means: no connection, a reset, or a response of the mesh that denies the request.
         let served = outcome.as_ref().is_ok_and(|t| t.statuses().contains(&200));
         ensure!(!served, "{who} was served under strict: {outcome:?}");
     }
@@ -215,13 +212,13 @@ fn strict(lab: &Lab) -> Result<()> {
     }
     refused_while_the_proxy_is_away(lab, &address)?;
     lab.reach("client", "web:8080")?;
-    // After all these, a meshed client is still served.
+    // After all of these, a meshed client must still be served.
     let meshed = lab.talk("client", "web:8080", &request)?;
     ensure!(meshed.statuses() == [200], "a meshed client was refused: {meshed:?}");
     Ok(())
 }
 
-/// From the death of a proxy until the next one listens, no connection reaches the application
+/// Between the death of a proxy and the time when the next one listens, no connection may reach the application
 /// directly.
 fn refused_while_the_proxy_is_away(lab: &Lab, address: &str) -> Result<()> {
     let before = lab.status()?.instance("web-0")?.proxy_restarts;
@@ -241,22 +238,21 @@ fn get() -> Vec<Step> {
     vec![Step::Send(request.into()), Step::Response(false)]
 }
 
-/// A client on the bridge: without workload, proxy or capture.
+/// Opens a connection from the bridge, as a client without workload, proxy or capture.
 fn from_bridge(lab: &Lab, address: &str, steps: &[Step]) -> Result<Transcript> {
     netns::inside(&lab.switch()?, || talk(&socket(address, 8080), steps))
 }
 
-/// What a client from outside of the mesh presents.
+/// The certificate that a client from outside the mesh presents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PresentedCertificate {
-    /// A certificate from another CA, with an identity of the mesh.
+    /// A certificate of another certificate authority, with an identity of the mesh.
     OtherAuthority,
     /// No certificate.
     Nothing,
 }
 
-/// Opens TLS with this ALPN, or none if it is empty, and requests a page; returns all output of
-/// openssl.
+/// Opens TLS with this ALPN (none if it is empty), and requests a page. Returns all output of openssl.
 fn foreign_client(
     lab: &Lab,
     address: &str,

@@ -1,4 +1,4 @@
-//! `leno explain` and `leno analyze`, compared with the mesh that they describe.
+//! Compares `leno explain` and `leno analyze` with the mesh that they describe.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::{Case, once};
 
 /// How long a command that sends no request may take.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Least number of requests for a question whose answer has several backends.
+/// How many requests are at least sent for a question whose answer has several backends.
 const TRIES: usize = 12;
-/// Most requests until every backend has been seen: the rarest one, with a share of one in four, is
-/// missed by this many once in 10^12 runs.
+/// The most requests that are sent until every backend has been seen. The rarest backend gets one request in four,
+/// and is missed by this many requests once in 10^12 runs.
 const MOST_TRIES: usize = 100;
 
-/// Routes with every kind of outcome. `/seen` of the peers returns what arrived.
+/// Routes with every kind of outcome. For `/seen`, the peers return the request that arrived.
 const RULES: &str = "
   - matches: [{path: {type: Exact, value: /v1}}]
     backendRefs: [{name: v1, port: 8080}]
@@ -48,7 +48,7 @@ const RULES: &str = "
     backendRefs: [{name: v1, port: 8080}]
 ";
 
-/// The questions: the client, a method, a URL, headers.
+/// The questions: the client, a method, a URL, and headers.
 const QUESTIONS: [(&str, &[&str]); 21] = [
     ("client", &["GET", "http://web/v1"]),
     ("client", &["GET", "http://web/v1/more"]),
@@ -95,7 +95,7 @@ fn documents() -> String {
     format!("{MESH}{}{guest}", route("all", "lab", RULES))
 }
 
-/// Each question is answered from the mesh and from its file, and then the request is sent.
+/// Each question is answered from the mesh and from its file; then the request is sent.
 fn requests_have_the_outcome_that_explain_predicts(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), &documents(), |_| Ok(()))?;
     let cases = || -> Result<()> {
@@ -143,7 +143,7 @@ fn explained(leno: &mut Command, client: &str, request: &[&str]) -> Result<Value
     serde_json::from_str(&text).context("no JSON")
 }
 
-/// Sends the request, and compares the outcome with the explanation.
+/// Sends the request, and compares its outcome with the explanation.
 fn happens(lab: &Lab, client: &str, request: &[&str], said: &Value) -> Result<()> {
     let outcome = &said["outcome"];
     let choices = said["backends"]
@@ -169,10 +169,10 @@ fn happens(lab: &Lab, client: &str, request: &[&str], said: &Value) -> Result<()
     Ok(())
 }
 
-/// Compares what the server received with the explained backend.
+/// Compares the request that the server received with the explained backend.
 fn arrived(body: &str, backend: &Value) -> Result<()> {
-    // Only `/seen` returns it; a rewritten path with anything after it is answered like any other
-    // path.
+    // Only `/seen` returns the request. If a rewritten path has anything after `/seen`, it is answered like any
+    // other path.
     if backend["target"] == "/seen" {
         let seen: Value = serde_json::from_str(body)?;
         ensure!(seen["target"] == backend["target"], "{seen:#}");
@@ -196,8 +196,8 @@ struct RequestOutcome {
 }
 
 impl RequestOutcome {
-    /// The part of the explanation that agrees with it: the index of a backend, or 0 for an outcome
-    /// without one.
+    /// The part of the explanation that agrees with the outcome: the index of a backend, or 0 for an outcome
+    /// without backends. `None` if none agrees.
     fn part(&self, said: &Value) -> Option<usize> {
         let outcome = &said["outcome"];
         if outcome["kind"] != "forwarded" {
@@ -237,8 +237,8 @@ fn send(lab: &Lab, client: &str, request: &[&str]) -> Result<RequestOutcome> {
     })
 }
 
-/// `leno analyze` finds the same mistakes in a file and in the mesh that was started from it, and
-/// `leno up` prints them.
+/// `leno analyze` must find the same mistakes in a file and in the mesh that was started from the file, and `leno
+/// up` must print them.
 fn up_warns_of_what_analyze_finds(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), &documents(), |_| Ok(()))?;
     let cases = || -> Result<()> {

@@ -1,4 +1,4 @@
-//! Services outside of the mesh: called by name, over TLS that the proxy originates.
+//! Tests services outside the mesh, which are called by name, over TLS that the proxy originates.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,8 +25,8 @@ pub(super) const HOST: &str = "api.pay.example";
 /// How long `openssl` may take.
 const MAKE_LIMIT: Duration = Duration::from_secs(90);
 
-/// External services: their names, their external names, their ports, and the validation of their
-/// TLS policy.
+/// The external services: their names, their external names, their ports, and the validation in their TLS
+/// policies.
 const SERVICES: [(&str, &str, &str, &str); 8] = [
     (
         "pay",
@@ -134,7 +134,7 @@ pub(super) fn prepare(directory: &Path) -> Result<String> {
     Ok(fs::read_to_string(directory.join("ca.crt"))?)
 }
 
-/// The last line of the body, or the status and the cause.
+/// The last line of the body; for an error, the status and the cause.
 fn asks(lab: &Lab, who: &str, url: &str, more: &[&str]) -> Result<String> {
     let curl = ["curl", "-s", "-m", "15", "-w", "\n%{http_code} %header{leno-error}"];
     let said = lab.exec(who, &[&curl[..], more, &[url]].concat())?;
@@ -181,12 +181,12 @@ fn an_external_name_is_a_service_over_tls(capture: Capture) -> Result<()> {
     lab.explain(over_tls(&lab, files.path()))?;
     lab.explain(mistakes_are_named(&lab))?;
     lab.explain(names_are_answered(&lab))?;
-    // The retries of a policy apply: each request is sent twice, and only the second try succeeds.
+    // The retries of a policy apply: each request is sent twice, and only the second attempt succeeds.
     for _ in 0..3 {
         let said = asks(&lab, "client", "http://flaky/", &[])?;
         ensure!(said == "ok", "not tried again: {said}");
     }
-    // A new address is used once the TTL of the old answer is over; the old one is kept while no
+    // A new address is used once the TTL of the old answer has passed. The old address is kept as long as no
     // resolver answers.
     resolver.set(HOST, at(Outside::SECOND)?);
     lab.explain(comes(&lab, "http://pay/", &format!("second {HOST} pay HTTP/1.1")))?;
@@ -215,7 +215,7 @@ fn over_tls(lab: &Lab, files: &Path) -> Result<()> {
     let authority = files.join("ca.crt").display().to_string();
     let said = asks(lab, "client", &format!("https://{HOST}/"), &["--cacert", &authority])?;
     ensure!(said == format!("first {HOST} {HOST} HTTP/2.0"), "its own TLS: {said}");
-    // So is TLS that a TCPRoute sends there; for plaintext the proxy originates TLS.
+    // TLS that a TCPRoute sends there is passed through as well. For plaintext, the proxy originates TLS.
     let (own, to) = (format!("https://{HOST}/"), format!("{HOST}:443:front:443"));
     let own_tls = ["--cacert", &authority, "--connect-to", &to];
     let said = asks(lab, "client", &own, &own_tls)?;
@@ -240,12 +240,11 @@ fn mistakes_are_named(lab: &Lab) -> Result<()> {
         ("unproven", "external-authorities-missing", "make the ConfigMap"),
         ("nowhere", "external-unresolved", "externalName"),
         ("plainly", "external-tls-failed", "speak TLS"),
-        // A name may resolve to the workload's own address, which does not make it the intended
-        // server.
+        // A name may resolve to the workload's own address. That does not make the workload the intended server.
         ("inward", "external-tls-failed", "speak TLS"),
     ] {
         let mut said = String::new();
-        // The program outside may have started to listen only now.
+        // The server outside may have started to listen only now, so this is repeated.
         let named = wait::until(cause, LIMIT, || {
             said = asks(lab, "client", &format!("http://{service}/"), &[])?;
             let expected = format!("503 {cause}; remedy=");
@@ -271,8 +270,7 @@ fn names_are_answered(lab: &Lab) -> Result<()> {
     let (service, host) = (resolved("client", "pay")?, resolved("client", HOST)?);
     ensure!(service.starts_with("10.96."), "the service is at {service}");
     ensure!(host.starts_with("10.96."), "the name outside is at {host}");
-    // A workload without a proxy gets the real address, because no proxy would handle a virtual
-    // one.
+    // A workload without a proxy gets the real address, because no proxy would handle a virtual one.
     for name in ["pay", HOST] {
         let address = resolved("plain", name)?;
         ensure!(address == ADDRESS, "{name} is at {address} to a workload without a proxy");

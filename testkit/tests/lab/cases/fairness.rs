@@ -1,4 +1,5 @@
-//! Workloads of one node proxy that flood it, keep it busy, or block one of its threads, and the workloads beside them.
+//! Tests workloads that flood their node proxy, keep it busy, or block one of its threads, and the effect on the
+//! other workloads of that process.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use super::node::{
 };
 use super::{Case, once};
 
-/// Workloads of the same process that run only what a case starts in them.
+/// Workloads in the same process. They run only what a case starts in them.
 const NEIGHBOURS: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -33,7 +34,7 @@ metadata: {name: mute, namespace: lab, annotations: {leno.dev/mode: node, leno.d
 spec: {command: ['@BIN@/leno-peer', idle]}
 ";
 
-/// Opens connections to `apart`, as fast as it can, until a file appears. Prints how many.
+/// Opens connections to `apart` as fast as possible until a file appears. Prints how many.
 const FLOOD: &str = "
 import os, socket, sys
 address, opened = (socket.gethostbyname('apart'), 9000), 0
@@ -78,7 +79,7 @@ fn start(options: &LabOptions, mesh: &str) -> Result<Lab> {
     Ok(lab)
 }
 
-/// The output of `leno ps` for the proxy of an instance.
+/// What `leno ps` prints about the proxy of an instance.
 fn proxy(lab: &Lab, instance: &str) -> Result<serde_json::Value> {
     let shown = command::run(lab.leno("ps").args(["-o", "json"]), LIMIT)?;
     let rows: serde_json::Value = serde_json::from_slice(&shown.stdout)?;
@@ -90,7 +91,8 @@ fn proxy(lab: &Lab, instance: &str) -> Result<serde_json::Value> {
 fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
     capture: Capture,
 ) -> Result<()> {
-    // Low enough that the instance exceeds it beside many others, and higher than the use of an idle one.
+    // The limit is so low that the instance exceeds it even beside many others, but higher than the use of an idle
+    // instance.
     let promote = Some(("2s", "4"));
     let options = LabOptions { mtls: Some("strict"), promote, ..LabOptions::new(capture) };
     let lab = start(&options, &format!("{MESH}{GUEST}"))?;
@@ -104,7 +106,7 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
                 Ok((lab.log().matches(&line).count() >= times).then_some(()))
             })
         };
-        // As many requests as the server answers.
+        // The load sends as many requests as the server answers.
         let requests =
             under_load_of(&lab, (&["client-0"], "http://web:8080/"), &["--rate", "max"], || {
                 served("client-0", "workload.lab.client-0", 1)?;
@@ -120,7 +122,7 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
                 Ok(())
             })?;
         ensure!(requests > 0);
-        // After both have been quiet for long, they share the process again, which has kept the stream all the time.
+        // After both have been quiet for long, they share the process again. The stream was kept all the time.
         served("client-0", "node", 1)?;
         served("web-0", "node", 1)?;
         ensure!(status(&lab, "/")? == "200");
@@ -155,7 +157,7 @@ fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
             said("client-0 is served by node proxy workload.lab.client-0 now")?;
             let shown = proxy(&lab, "client-0")?;
             ensure!(shown["promoted"] == true, "{shown}");
-            // It serves the same requests, but its annotation excludes it.
+            // The server handles the same requests, but its annotation excludes it.
             let shown = proxy(&lab, "web-0")?;
             ensure!(shown["promoted"] == false && shown["group"] == "node", "{shown}");
             lab.edit(&client("'off'"))?;
@@ -171,7 +173,7 @@ fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
     lab.explain(outcome())
 }
 
-/// The id of the thread that serves an instance's connections.
+/// The ID of the thread that serves an instance's connections.
 pub(super) fn thread(process: u32, name: &str) -> Result<String> {
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
         let thread = thread?;
@@ -182,7 +184,7 @@ pub(super) fn thread(process: u32, name: &str) -> Result<String> {
     anyhow::bail!("no thread {name}")
 }
 
-/// A thread cannot be ended: its connections wait for it, and new ones are served elsewhere.
+/// A thread cannot be ended from outside. Its connections wait for it, and another thread serves new ones.
 fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
     capture: Capture,
 ) -> Result<()> {
@@ -226,7 +228,8 @@ fn is_served_by_another_thread_alone<T>(
         for name in ["client-0", "web-0"] {
             ensure!(lab.status()?.instance(name)?.proxy_restarts == 0, "{name} was interrupted");
         }
-        // The thread ends when its connections have: one thread of the process remains, and one for each member.
+        // The thread ends when its connections have ended. The process then has one thread of its own and one for
+        // each member.
         wait::until("the end of the guest's former threads", LIMIT, || {
             Ok((fs::read_dir(format!("/proc/{process}/task"))?.count() == 4).then_some(()))
         })?;
@@ -241,7 +244,7 @@ fn echoes_again(lab: &Lab) -> Result<()> {
     })
 }
 
-/// The sum of a counter of the proxy of `who` with this label.
+/// The sum of a counter with this label, of the proxy of `who`.
 fn counted(lab: &Lab, who: &str, name: &str, label: &str) -> Result<f64> {
     let metrics = lab.metrics(who)?;
     let lines = metrics.lines().filter(|line| line.starts_with(name) && line.contains(label));
@@ -251,7 +254,7 @@ fn counted(lab: &Lab, who: &str, name: &str, label: &str) -> Result<f64> {
 fn workloads_that_flood_a_shared_process_are_slowed_and_named_and_others_are_served(
     capture: Capture,
 ) -> Result<()> {
-    // Far below the rate at which Python opens connections on any machine.
+    // This is far below the rate at which Python opens connections on any machine.
     let connection_rate = Some("25");
     let options = LabOptions { mtls: Some("strict"), connection_rate, ..LabOptions::new(capture) };
     let lab = start(&options, &format!("{MESH}{NEIGHBOURS}"))?;
@@ -307,7 +310,7 @@ fn workloads_that_flood_a_shared_process_are_slowed_and_named_and_others_are_ser
     lab.explain(outcome())
 }
 
-/// The memory limit of a process, from its own control group.
+/// The memory limit of a process, from the process's control group.
 fn limit_of_memory(process: u32) -> Result<u64> {
     let groups = fs::read_to_string(format!("/proc/{process}/cgroup"))?;
     let mounts = fs::read_to_string("/proc/self/mounts")?;

@@ -1,4 +1,5 @@
-//! Workloads of another trust domain are clients with their own identities, which are verified with its trust bundle.
+//! Tests workloads of another trust domain as clients with their own identities, which are verified with that
+//! domain's trust bundle.
 //!
 //! ```text
 //! bundle.json ──► control plane ──► proxy of web
@@ -62,14 +63,15 @@ fn clients_of_a_federated_trust_domain_are_known_by_its_bundle_alone(
         wait::until("the friend's first answer", LIMIT, || {
             Ok(ask(&near, FRIEND)?.contains(" 200 ").then_some(()))
         })?;
-        // Another identity of the same trust domain, and one whose account has the name that the policy permits in this
-        // mesh.
+        // The first is another identity of the same trust domain; the account of the second has the name that the
+        // policy permits in this mesh.
         for id in ["spiffe://near.example/ns/shop/sa/other", "spiffe://near.example/ns/lab/sa/own"]
         {
             let said = ask(&near, id)?;
             ensure!(said.contains(" 403 "), "{id}: {said}");
         }
-        // Its authority cannot prove an identity of this mesh, and a third authority cannot prove any.
+        // The other domain's authority cannot prove an identity of this mesh, and a third authority cannot prove
+        // any identity.
         for (authority, id) in [
             (&near, "spiffe://cluster.local/ns/lab/sa/own"),
             (&far, FRIEND),
@@ -80,7 +82,7 @@ fn clients_of_a_federated_trust_domain_are_known_by_its_bundle_alone(
         }
         let shown = command::text(&mut lab.leno("identity"), LIMIT)?;
         ensure!(shown.contains("FEDERATED near.example"), "{shown}");
-        // A new root is used without a restart, and an invalid file changes nothing.
+        // A new root is used without a restart, while an invalid file changes nothing.
         fs::write(&bundle, "{")?;
         wait::until("the broken bundle to be reported", LIMIT, || {
             Ok(lab.log().contains("a trust bundle cannot be read").then_some(()))
@@ -110,7 +112,7 @@ impl Authority {
     fn new(openssl: &Path, place: &Path, name: &str) -> Result<Self> {
         let [key, root] = ["key", "crt"].map(|end| place.join(format!("{name}.{end}")));
         let config = place.join("openssl.cnf");
-        // Without the extensions of the machine's own configuration.
+        // The configuration avoids the extensions of the machine's own configuration.
         fs::write(&config, "[req]\ndistinguished_name = subject\n[subject]\n")?;
         let made = Self { openssl: openssl.to_owned(), config, key, root };
         let extensions =
@@ -120,7 +122,7 @@ impl Authority {
         Ok(made)
     }
 
-    /// A command that creates a key, and a certificate for it.
+    /// A command that creates a key and a certificate for it.
     fn request(
         &self,
         (key, certificate): (&Path, &Path),
@@ -137,7 +139,7 @@ impl Authority {
         make
     }
 
-    /// Its trust bundle in SPIFFE's format.
+    /// The authority's trust bundle in SPIFFE's format.
     fn bundle(&self) -> Result<String> {
         let pem = fs::read_to_string(&self.root)?;
         let base64: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
@@ -147,7 +149,7 @@ impl Authority {
         Ok(serde_json::to_string(&set)?)
     }
 
-    /// The response of `web` to a client with a certificate of `id`, or the TLS alert.
+    /// The response of `web` to a client with a certificate for `id`, or the TLS alert.
     fn ask(&self, lab: &Lab, id: &str) -> Result<String> {
         let (key, certificate) =
             (lab.directory().join("leaf.key"), lab.directory().join("leaf.crt"));

@@ -17,16 +17,17 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Requests of a client unless `LENO_PARITY_REQUESTS` is set: enough that a lost or repeated sample is visible.
+/// The number of requests of a client, unless `LENO_PARITY_REQUESTS` is set. There are enough that a lost or
+/// repeated sample shows.
 const REQUESTS: usize = 3_000;
-/// Requests that the load generator sends per second unless `LENO_PARITY_RATE` is set, and the length of one run in
-/// seconds.
+/// How many requests the load generator sends per second, unless `LENO_PARITY_RATE` is set, and how many seconds
+/// one run lasts.
 const RATE: usize = 500;
 const PART_S: usize = 60;
-/// How many bytes a TCP client sends at once, and gets back.
+/// How many bytes a TCP client sends at once and gets back.
 const MESSAGE: usize = 100;
 
-/// How many requests a client sends.
+/// The number of requests that a client sends.
 fn requests() -> usize {
     number("LENO_PARITY_REQUESTS").unwrap_or(REQUESTS)
 }
@@ -79,8 +80,8 @@ spec:
   ports: [{name: echo, port: 7000, appProtocol: tcp}]
 ";
 
-/// The sum of the rows with this name and all these labels. They are read on the bridge, so that reading adds no
-/// connection of a workload.
+/// The sum of the samples with this name and all these labels. They are read on the bridge, so that reading them
+/// adds no connection of a workload.
 pub(super) fn metric(lab: &Lab, name: &str, labels: &[&str]) -> Result<u64> {
     let switch = lab.switch()?;
     let switch = switch.file_name().context("a namespace has a name")?;
@@ -103,14 +104,15 @@ fn sum_of(text: &str, name: &str, labels: &[&str]) -> Result<u64> {
 }
 
 fn bytes_and_connections_are_those_of_the_application(capture: Capture) -> Result<()> {
-    // The kernel cannot count what two workloads of one process exchange in memory.
+    // The kernel cannot count what two workloads of one process exchange in memory, so that is disabled.
     let options = LabOptions { one_pass: false, ..LabOptions::new(capture) };
     let lab = Lab::start(&options, TWO, |_| Ok(()))?;
     let of_client = ["workload=\"client\"", "role=\"client\"", "socket=\"application\""];
     let of = |name: &str, more: &str| metric(&lab, name, &[&of_client[..], &[more]].concat());
     let opened = "leno_flow_connections_opened_total";
     ensure!(of(opened, "")? == 0, "the client has called before");
-    // One line for each request: bytes sent, header and body received, connections made.
+    // curl prints one line for each request: the bytes sent, the header and body bytes received, and the
+    // connections made.
     let shown = "%{size_request} %{size_header} %{size_download} %{num_connects}\\n";
     let url = format!("http://web:8080/[1-{REQUESTS}]");
     let parts = requests().div_ceil(REQUESTS);
@@ -134,15 +136,15 @@ fn bytes_and_connections_are_those_of_the_application(capture: Capture) -> Resul
         [of(bytes, "direction=\"sent\"")?, of(bytes, "direction=\"received\"")?, of(opened, "")?];
     let reported = [sums[0], sums[1] + sums[2], sums[3]];
     ensure!(counted == reported, "the kernel counted {counted:?}, curl reported {reported:?}");
-    // Both workloads are named for the connection between the proxies.
+    // For the connection between the proxies, both workloads are named.
     let between = ["workload=\"client\"", "peer_workload=\"web\"", "socket=\"proxy\""];
     ensure!(metric(&lab, bytes, &between)? > reported[0], "the proxy's bytes are encrypted");
     ensure!(metric(&lab, "leno_flow_map_overflow_total", &[])? == 0);
     lab.end()
 }
 
-/// Sends as many requests as are wanted, in several runs. Returns how many were answered, and how many connections that
-/// took.
+/// Sends the desired number of requests in several runs. Returns how many were answered, and how many connections
+/// that took.
 fn load(lab: &Lab, to: &[&str]) -> Result<(u64, u64)> {
     let rate = number("LENO_PARITY_RATE").unwrap_or(RATE);
     let mut left = requests().div_ceil(rate);
@@ -160,7 +162,7 @@ fn load(lab: &Lab, to: &[&str]) -> Result<(u64, u64)> {
     Ok(sent)
 }
 
-/// For the connections of an application: bytes sent and received, connections opened and closed.
+/// The counts of the connections of an application: bytes sent and received, connections opened and closed.
 fn of_application(lab: &Lab, workload: &str, role: &str) -> Result<[u64; 4]> {
     let (workload, role) = (format!("workload=\"{workload}\""), format!("role=\"{role}\""));
     let of = |name: &str, more: &str| {
@@ -183,7 +185,7 @@ fn bytes_of_tcp_are_those_of_both_applications(capture: Capture) -> Result<()> {
     let read = || -> Result<[[u64; 4]; 2]> {
         Ok([of_application(&lab, "client", "client")?, of_application(&lab, "echo", "server")?])
     };
-    // The connections with which the lab checked that the server is ready.
+    // The lab used earlier connections to check that the server is ready.
     let before = lab.explain(wait::until("earlier connections to end", LIMIT, || {
         let now = read()?;
         Ok(now.iter().all(|end| end[2] == end[3]).then_some(now))
@@ -222,7 +224,7 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
         let before = Counts::read(&lab, server)?;
         let (sent, _) = load(&lab, &["--protocol", protocol, "--url", url])?;
         ensure!(sent > 0, "{protocol}: nothing was sent");
-        // A proxy drops edges that are idle for long, so each is read right after its requests.
+        // A proxy drops edges that are idle for long, so each server's counts are read right after its requests.
         let calls = if protocol == "grpc" { sent } else { 0 };
         let expected = Counts { proxy: sent, outbound: sent, inbound: sent, calls };
         let counted = || Ok::<_, anyhow::Error>(Counts::read(&lab, server)?.since(&before));
@@ -232,7 +234,7 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
         .with_context(|| format!("{protocol}: {expected:?} sent, counted {:?}", counted()))?;
         all += sent;
     }
-    // The flow accounts stay after the proxies have dropped the edges.
+    // The kernel's counts stay even after the proxies have dropped the edges.
     for direction in ["direction=\"outbound\"", "direction=\"inbound\""] {
         let counted = metric(&lab, "leno_ebpf_requests_total", &[direction])?;
         ensure!(counted >= all, "{direction}: {counted} of {all}");
@@ -245,7 +247,7 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
 struct Counts {
     /// `leno_requests_total` of the client's proxy.
     proxy: u64,
-    /// `leno_ebpf_requests_total` in either direction.
+    /// `leno_ebpf_requests_total` in each direction.
     outbound: u64,
     inbound: u64,
     /// Calls that ended with grpc-status 0, according to the client's proxy.

@@ -1,7 +1,8 @@
-//! A server of the same process is served on the thread of its client, by a guest there, and keeps what it promises.
+//! Tests servers in the same process as their client. A guest on the client's thread handles the server's side,
+//! and the server's policies and limits must still hold.
 //!
 //! ```text
-//! client, guest ──► web (HTTP)      client ──► guest (bytes)      all of one process
+//! client, guest ──► web (HTTP)      client ──► guest (bytes)      all in one process
 //! ```
 
 use std::fs;
@@ -21,7 +22,7 @@ use super::node::{
 };
 use super::{Case, once};
 
-/// A service whose requests arrive at `web` with a path that its proxy panics for, and not that of the client.
+/// A service whose requests reach `web` with a path for which the proxy of `web` panics, but not the client's.
 const PANICS: &str = "---
 apiVersion: v1
 kind: Service
@@ -104,7 +105,8 @@ fn status_for(lab: &Lab, who: &str, path: &str) -> Result<String> {
     lab.text(who, &["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", &url])
 }
 
-/// A limit of each guest alone would let each client have all of it.
+/// All guests together must keep the limit of the server. If each guest had a separate limit, each client could use
+/// the whole limit.
 fn policies_and_limits_of_a_server_hold_on_the_threads_of_its_clients(
     capture: Capture,
 ) -> Result<()> {
@@ -126,7 +128,7 @@ fn policies_and_limits_of_a_server_hold_on_the_threads_of_its_clients(
             ensure!(["200", "429"].contains(&&*status), "{status}");
             Ok((status == "429").then_some(()))
         })?;
-        // The first client has left nothing.
+        // The first client has used up the limit.
         ensure!(status_for(&lab, "guest", "/")? == "429", "each client has the limit alone");
         ensure!(gauge(&lab, "web", "leno_guests")? == 2.0, "not on the threads of its clients");
         Ok(())
@@ -174,7 +176,7 @@ fn a_server_that_leaves_takes_its_guests_with_it(capture: Capture) -> Result<()>
         let stream = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
         ensure!(gauge(&lab, "guest", "leno_guests")? == 1.0, "not on the thread of its client");
         lab.edit(MESH)?;
-        // Its open streams have time to end, which this one does not.
+        // Its open streams are given time to end. This stream does not end in that time.
         wait::until("the end of its thread", LIMIT, || {
             Ok(thread(process, "w:lab/guest-0").is_err().then_some(()))
         })?;
@@ -182,7 +184,7 @@ fn a_server_that_leaves_takes_its_guests_with_it(capture: Capture) -> Result<()>
         let said: Transcript = serde_json::from_slice(&stream.finish(LIMIT)?.stdout)?;
         ensure!(said.failure().is_some(), "its stream goes on: {said:?}");
         ensure!(status(&lab, "/")? == "200", "a neighbour is not served");
-        // It is as any other one when it comes back.
+        // When the workload comes back, it is served like any other one.
         lab.edit(&format!("{MESH}{GUEST}"))?;
         wait::until("its next instance", LIMIT, || {
             Ok(echoes(&lab, "guest:9000").is_ok().then_some(()))
@@ -194,7 +196,8 @@ fn a_server_that_leaves_takes_its_guests_with_it(capture: Capture) -> Result<()>
     lab.explain(outcome())
 }
 
-/// What it had asked for waits for its thread, at whichever server. Servers and their other clients go on.
+/// The requests of the stopped client, to any server, wait for its thread. Servers and their other clients must
+/// not be affected.
 fn a_client_whose_thread_stands_still_holds_up_its_own_requests_alone(
     capture: Capture,
 ) -> Result<()> {
@@ -205,7 +208,7 @@ fn a_client_whose_thread_stands_still_holds_up_its_own_requests_alone(
         let held = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
         let stopped = StoppedThreads::of(&[thread(process, "w:lab/client-0")?])?;
         ensure!(status_for(&lab, "guest", "/")? == "200", "another client of the server waits");
-        // Its counts are those of the last answer, for one that does not answer.
+        // If a thread does not answer, its counts are those of its last answer.
         ensure!(gauge(&lab, "guest", "leno_guests")? == 1.0);
         wait::until("an answer on the client's next thread", LIMIT, || {
             Ok(status(&lab, "/").is_ok_and(|status| status == "200").then_some(()))
@@ -219,7 +222,7 @@ fn a_client_whose_thread_stands_still_holds_up_its_own_requests_alone(
         fs::write(file("go"), "")?;
         has_nothing_lost(held)?;
         ensure!(lab.pid_of(GROUP)? == process, "the process was started again");
-        // The thread that stood still ends, and the guests on it.
+        // The thread that was stopped ends, and so do the guests on it.
         wait::until("the end of the client's former thread", LIMIT, || {
             Ok((gauge(&lab, "guest", "leno_guests")? == 1.0).then_some(()))
         })

@@ -1,14 +1,15 @@
-//! Processes of node mode that take over from others, and one that is killed, with many open connections. `leno up`
-//! starts a new process when an edit of `leno.dev/share` gives the group of the same workloads another name. Proxies
-//! are updated by the same step.
+//! Tests processes of node mode that take over from others, and one that is killed, with many open connections.
+//! `leno up` starts a new process when an edit of `leno.dev/share` gives the group of the same workloads another
+//! name. An update of the proxies takes the same step.
 //!
 //! ```text
 //! near-a ── bytes, WebSockets ──► far-a      each namespace is the workloads of one process
 //! near-b ── bytes, WebSockets ──► far-b
 //! ```
-//! `LENO_NODE_CONNECTIONS` sets how many opaque connections are open (100); there is also a tenth as many WebSockets.
-//! `LENO_NODE_SWITCHES` sets how often workloads move to another process (4), and `LENO_NODE_UPLOAD` the size of the
-//! upload meanwhile (16 MiB). `LENO_ROTATION_RATE` is the rate of requests, as in `identity`.
+//! `LENO_NODE_CONNECTIONS` sets how many opaque connections are open (100); there is also a tenth as many
+//! WebSockets. `LENO_NODE_SWITCHES` sets how many times workloads move to another process (4), and
+//! `LENO_NODE_UPLOAD` the size of the upload meanwhile (16 MiB). `LENO_ROTATION_RATE` is the rate of requests, as
+//! in `identity`.
 
 mod timeout;
 
@@ -30,14 +31,14 @@ use super::identity::reports_under_load;
 use super::node::{LIMIT, MESH, echoes, status};
 use super::{Case, alone, once};
 
-/// Connections for each instance, on both sides. A server accepts 379 from one identity if its process has 20,000
-/// descriptors, and the servers do not get equally many.
+/// The number of connections for each instance, on both sides. A server accepts 379 from one identity if its
+/// process has 20,000 descriptors, and the servers do not get equally many.
 const OF_ONE: usize = 300;
 /// How long opening all connections, and the end of the test's programs, may take.
 const LONG: Duration = Duration::from_secs(600);
 
-/// The pairs of namespaces. There are more if there are more connections than one process has descriptors for (20,000
-/// here).
+/// The pairs of namespaces. If there are more connections than one process has descriptors for (20,000 here),
+/// there are more pairs.
 fn ends() -> &'static [&'static str] {
     match connections().0 {
         ..8_000 => &["a", "b"],
@@ -45,11 +46,11 @@ fn ends() -> &'static [&'static str] {
     }
 }
 
-/// Holds opaque connections and WebSockets from the appearance of one file to that of another, or until all were cut,
-/// and has messages echoed on each in turn. Prints how many were cut, and the longest time of a message in
-/// milliseconds; also each message that took longer than 5 ms, with the second at which it was sent, and each pause
-/// between two messages that lasted too long. During such a pause the program waited for a CPU, independently of any
-/// proxy.
+/// Holds opaque connections and WebSockets from when one file appears until another does, or until all were cut.
+/// Sends messages on each in turn, which the server echoes. Prints how many connections were cut, and the longest
+/// time of a message in milliseconds. Also prints each message that took longer than 5 ms, with the second at
+/// which it was sent, and each pause between two messages that lasted too long. In such a pause the program itself
+/// waited for a CPU, whatever the proxies did.
 const HOLD: &str = r#"
 import json, os, resource, socket, sys, time
 host, plain, upgraded, begun, over = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -113,7 +114,7 @@ print(json.dumps({'opened': opened, 'cut': cut, 'messages': messages, 'longest_m
                   'slow': slow, 'late': late}))
 "#;
 
-/// Accepts requests with a body of any length, and responds with the length.
+/// A server that accepts requests with a body of any length, and responds with the length.
 const STORE: &str = r"
 import http.server
 class Store(http.server.BaseHTTPRequestHandler):
@@ -135,7 +136,7 @@ class Store(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(('', 8081), Store).serve_forever()
 ";
 
-/// Sends a body slowly from the appearance of one file to that of another, and then the rest of it. Prints how many
+/// Sends a body slowly from when one file appears until another does, and then the rest of it. Prints how many
 /// bytes the server has received.
 const UPLOAD: &str = r"
 import os, socket, sys, time
@@ -158,7 +159,7 @@ while more := client.recv(4096):
 print(answer.decode().rsplit('\n')[-1])
 ";
 
-/// The workload that receives the upload, in the process of the others.
+/// The workload that receives the upload. It is in the same process as the others.
 const STORED: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -169,21 +170,21 @@ spec:
   ports: [{name: http, port: 8081, appProtocol: http}]
 ";
 
-/// The observations of the programs that hold connections.
+/// What the programs that hold connections have observed.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct HeldConnections {
     opened: u64,
     cut: u64,
     messages: u64,
     longest_ms: f64,
-    /// When slow messages were sent, by the monotonic clock, and how long they took in milliseconds.
+    /// When slow messages were sent, by the monotonic clock, and how many milliseconds they took.
     slow: Vec<(f64, f64)>,
-    /// When the programs paused, and how much too late they continued, in milliseconds.
+    /// When the programs paused, and how many milliseconds too late they continued.
     late: Vec<(f64, f64)>,
 }
 
 impl HeldConnections {
-    /// The slowest message in a time span, and the longest wait of a program for a CPU within it.
+    /// The slowest message in a time span, and the longest time that a program waited for a CPU within it.
     fn longest(&self, (from, to): (f64, f64)) -> String {
         let longest = |all: &[(f64, f64)]| {
             let within = all.iter().filter(|(at, _)| (from..to).contains(at));
@@ -211,7 +212,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A number from the environment, or a default.
+/// A number from an environment variable, or a default.
 fn number(variable: &str, otherwise: u64) -> u64 {
     let set = std::env::var(variable).ok().and_then(|text| text.parse().ok());
     set.unwrap_or(otherwise)
@@ -223,7 +224,7 @@ fn connections() -> (u64, u64) {
     (plain, plain / 10)
 }
 
-/// Instances of each of the four workloads.
+/// The number of instances of each of the four workloads.
 fn replicas() -> u64 {
     let (plain, upgraded) = connections();
     (plain + upgraded).div_ceil(ends().len() as u64).div_ceil(OF_ONE as u64)
@@ -275,7 +276,7 @@ fn start(capture: Capture, share: &str) -> Result<Lab> {
     Ok(lab)
 }
 
-/// Makes every client of one end hold its part of the connections. Returns when all are open.
+/// Makes every client of one pair hold its share of the connections. Returns when all are open.
 fn hold(lab: &Lab, end: &str, over: &Path) -> Result<Vec<Running>> {
     let (plain, upgraded) = connections();
     let part = |all: u64| all.div_ceil(ends().len() as u64).div_ceil(replicas()).to_string();
@@ -296,7 +297,7 @@ fn hold(lab: &Lab, end: &str, over: &Path) -> Result<Vec<Running>> {
     Ok(holding)
 }
 
-/// Waits until programs have reported that they have begun. If one has ended before that, this fails.
+/// Waits until the programs have reported that they have begun. Fails if one has ended before.
 fn until_begun(what: &str, programs: &mut Vec<Running>, begun: &[PathBuf]) -> Result<()> {
     wait::until(what, LONG, || {
         for number in 0..programs.len() {
@@ -325,7 +326,7 @@ fn held(holding: Vec<Running>) -> Result<HeldConnections> {
     Ok(all)
 }
 
-/// Opaque connections with mTLS that the servers' proxies have open.
+/// The number of open opaque connections with mTLS at the servers' proxies.
 fn with_mtls(lab: &Lab) -> Result<f64> {
     let mut open = 0.0;
     for end in ends() {
@@ -371,7 +372,7 @@ fn processes_that_take_over_cut_no_connection_and_fail_no_request(capture: Captu
         ensure!(open >= connections().0 as f64, "only {open} connections use mTLS");
         let load = (&["near-a-0", "near-b-0"][..], "http://far-a.far-a:8080/");
         let rate = number("LENO_ROTATION_RATE", 100).to_string();
-        // How long the same takes on this machine without an update.
+        // For comparison, this measures how long the same takes on this machine without an update.
         let opened = now()?;
         reports_under_load(&lab, load, &["--rate", &rate], || Ok(()))?;
         let begun = now()?;
@@ -379,7 +380,7 @@ fn processes_that_take_over_cut_no_connection_and_fail_no_request(capture: Captu
             lab.edit(&mesh("namespace"))?;
             all_are_served_by_namespace(&lab)?;
             println!("all are served after {:.2} s", now()? - begun);
-            // The previous process still has the connections.
+            // The previous process still has the old connections.
             lab.pid_of(MeshProcess::Node("service-account.far-a.default")).map(|_| ())
         })?;
         let updated = now()?;
@@ -409,7 +410,7 @@ fn processes_that_take_over_cut_no_connection_and_fail_no_request(capture: Captu
     lab.explain(outcome())
 }
 
-/// Sidecars and node proxies alike: `leno upgrade --proxies`.
+/// Sidecars and node proxies are updated in the same way: by `leno upgrade --proxies`.
 fn an_update_of_all_proxies_cuts_no_connection_and_fails_no_request(
     capture: Capture,
 ) -> Result<()> {
@@ -436,7 +437,7 @@ fn an_update_of_all_proxies_cuts_no_connection_and_fails_no_request(
             let reports = reports_under_load(&lab, load, &pace, || {
                 (0..number("LENO_NODE_SWITCHES", 4)).try_for_each(|_| upgrade(&lab))
             })?;
-            // The previous process has the old connections.
+            // The previous process still has the old connections.
             ensure!(Path::new(&format!("/proc/{before}")).exists(), "the process before has ended");
             fs::write(&over, "")?;
             let held = held(holding)?;
@@ -457,7 +458,7 @@ fn an_update_of_all_proxies_cuts_no_connection_and_fails_no_request(
             wait::until("the end of the processes before", LIMIT, || {
                 Ok((!Path::new(&format!("/proc/{before}")).exists()).then_some(()))
             })?;
-            // New connections are served by the last process.
+            // The last process serves new connections.
             lab.reach("near-b", "far-b.far-b:8080").map(|_| ())
         };
         lab.explain(outcome())?;
@@ -533,7 +534,7 @@ fn a_killed_process_ends_the_connections_of_its_members_alone(capture: Capture) 
 fn workloads_go_from_mode_to_mode_under_load_and_nothing_is_lost_or_cut(
     capture: Capture,
 ) -> Result<()> {
-    // A value of the share in node mode, or a sidecar for each.
+    // The values of the share in node mode; `sidecar` stands for sidecars.
     const MODES: [&str; 5] = ["workload", "sidecar", "namespace", "service-account", "sidecar"];
     let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let documents = |mode: &str| match mode {
@@ -611,20 +612,21 @@ fn in_node_mode() -> String {
     MESH.replace("leno.dev/mode: sidecar", "leno.dev/mode: node, leno.dev/share: workload")
 }
 
-/// As long as its listeners are open, the kernel assigns it a part of the connections, but it accepts none.
+/// The old proxy is stopped. As long as its listeners are open, the kernel assigns it a part of the connections,
+/// which it never accepts.
 fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) -> Result<()> {
     const PROCESS: MeshProcess<'_> = MeshProcess::Node("workload.lab.apart-0");
     let options = LabOptions { mtls: Some("strict"), share: None, ..LabOptions::new(capture) };
     let lab = Lab::start(&options, &in_node_mode(), prepare)?;
     let outcome = || -> Result<()> {
-        // With two listeners, each would get some of this many connections.
+        // If there were two listeners, each would get some of this many connections.
         let all_echo = || (0..40).try_for_each(|_| echoes(&lab, "apart:9000"));
         all_echo()?;
         let node = lab.pid_of(PROCESS)?;
         let stopped = StoppedThreads::of_process(node)?;
         lab.edit(MESH)?;
         is_served(&lab, ("apart", "sidecar"))?;
-        // The broker shuts the listeners down, although the process holds them.
+        // The broker shuts the listeners down, although the process still holds them.
         wait::until("the end of its listeners", LIMIT, || {
             Ok((listeners(&lab, "apart-0")? == 1).then_some(()))
         })?;
@@ -637,7 +639,7 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
         upgrade(&lab)?;
         let line = "does not close its listeners: it is killed";
         wait::until(line, LIMIT, || Ok(lab.log().contains(line).then_some(())))?;
-        // A debugger keeps the process after its end.
+        // Until now, the debugger has kept the process after its end.
         drop(stopped);
         wait::until("its end", LIMIT, || {
             Ok((!Path::new(&format!("/proc/{sidecar}")).exists()).then_some(()))
@@ -647,13 +649,12 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
     lab.explain(outcome())
 }
 
-/// How many sockets of an instance listen for connections of its application, over IPv4.
+/// How many sockets of an instance listen for captured IPv4 connections.
 fn listeners(lab: &Lab, instance: &str) -> Result<usize> {
     let netns = Path::new("/run/netns").join(&lab.status()?.instance(instance)?.surroundings.netns);
     leno_testkit::netns::inside(&netns, || {
         let table = fs::read_to_string("/proc/thread-self/net/tcp")?;
-        // The local address and the state LISTEN.
-        // Port 15001.
+        // The columns are the local address, with port 15001, and the state LISTEN.
         let port = ":3A99";
         let listens = |line: &&str| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -663,8 +664,8 @@ fn listeners(lab: &Lab, instance: &str) -> Result<usize> {
     })
 }
 
-/// Regression: it counted as an instance without a proxy, because the next process had begun to serve before it became
-/// the current one.
+/// Regression: such an instance counted as one without a proxy, because the next process had begun to serve before
+/// it became the current one.
 fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
     capture: Capture,
 ) -> Result<()> {
@@ -673,7 +674,7 @@ fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
     let lab = Lab::start(&options, &in_node_mode(), prepare)?;
     let outcome = || -> Result<()> {
         echoes(&lab, "apart:9000")?;
-        // Without the control plane the next process of the group gets no certificate.
+        // Without the control plane, the next process of the group gets no certificate.
         lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
         let before = lab.pid_of(PROCESS)?;
         lab.kill(PROCESS, Signal::SIGKILL)?;
@@ -694,8 +695,8 @@ fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
     lab.explain(outcome())
 }
 
-/// Clients present renewed certificates to the process that listens. The previous process did not learn of them, and
-/// after an update it ended streams when the certificate known to it expired.
+/// Regression: clients present renewed certificates only to the process that listens. After an update the previous
+/// process did not learn of them, and ended streams when the certificate that it knew expired.
 fn streams_that_a_process_finishes_outlive_the_certificates_that_they_began_with(
     capture: Capture,
 ) -> Result<()> {
@@ -721,12 +722,14 @@ fn streams_that_a_process_finishes_outlive_the_certificates_that_they_began_with
         };
         let (holding, mut revoked) = (hold("over")?, hold("revoked")?);
         upgrade(&lab)?;
-        // By now all certificates of that time have expired, and the workers have checked that, as they do every 5 s.
+        // By now, all certificates from that time have expired, and the workers have checked for expired ones, as
+        // they do every 5 s.
         std::thread::sleep(LIFETIME + Duration::from_secs(10));
         fs::write(file("over"), "")?;
         let connections = held(holding)?;
         ensure!(connections.opened == 8 && connections.cut == 0, "{connections:?}");
-        // Although the process has not received a certificate from the client since then.
+        // The revocation has an effect although the process has not received a certificate from the client since
+        // then.
         command::text(lab.leno("identity revoke").arg("lab/client"), LIMIT)?;
         for program in &mut revoked {
             wait::until("the end of what is revoked", LIMIT, || {

@@ -1,4 +1,5 @@
-//! HBONE between real proxies and independent peers: the `h2` crate over `tokio-rustls`, as in ztunnel.
+//! Tests HBONE between real proxies and independent peers, which use the `h2` crate over `tokio-rustls`, as
+//! ztunnel does.
 //!
 //! ```text
 //! plain, an HBONE client without a proxy ══ CONNECT ══► proxies of cart (HTTP) and echo (bytes)
@@ -81,7 +82,7 @@ spec:
 
 const ECHO: &str = "{name: echo, namespace: lab, labels: {app: echo}}";
 
-/// Only `web` may connect to `echo`.
+/// A policy by which only `web` may connect to `echo`.
 const CLOSED: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -92,7 +93,7 @@ spec:
   rules: [{from: [{serviceAccounts: [web]}]}]
 ";
 
-/// The command of `far` and `liar`, which starts once they have a certificate.
+/// The command of `far` and `liar`. It starts the servers once it has a certificate.
 const FAR: &str = "
 '@BIN@/leno-peer' http --listen 127.0.0.1:8080 &
 '@BIN@/leno-peer' echo --listen 127.0.0.1:9000 &
@@ -146,7 +147,7 @@ pub(super) fn identity(lab: &Lab, who: &str, directory: &str) -> Result<String> 
     Ok(directory.display().to_string())
 }
 
-/// The results of these CONNECTs from `plain` over one connection to the proxy of `server`.
+/// The results of these CONNECT requests, which `plain` sends over one connection to the proxy of `server`.
 pub(super) fn asked(
     lab: &Lab,
     directory: &str,
@@ -200,7 +201,7 @@ fn to_proxies(lab: &Lab) -> Result<()> {
         let all = asked(lab, &directory, "echo", &hello)?;
         Ok((all[0]["said"] == "" && !all[0]["ended"].is_null()).then_some(()))
     })?;
-    // Without HBONE the port belongs to the application, and only proxies of the mesh are served there.
+    // Without HBONE, the port belongs to the application, and only proxies of the mesh are served there.
     let off =
         MESH.replace(ECHO, &ECHO.replace("labels", "annotations: {leno.dev/tunnel: none}, labels"));
     lab.edit(&off)?;
@@ -239,7 +240,7 @@ fn of_proxies(lab: &Lab) -> Result<()> {
         let talk = lab.talk("web", &format!("{far}:9000"), &steps)?;
         ensure!(talk.failure().is_none(), "{talk:?}");
     }
-    // The client has another identity than the permitted one.
+    // This client's identity is not the permitted one.
     until_served("cart", &format!("http://{far}:8080/"), "authorization-denied")?;
     let log = lab.log();
     let of_port = |port: u16| format!(" CONNECT {far}:{port} 200");

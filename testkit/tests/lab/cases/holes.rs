@@ -1,4 +1,4 @@
-//! Vulnerabilities of other meshes, each tested by a case with its name (docs/security.md).
+//! Tests vulnerabilities of other meshes. Each case is named after one (docs/security.md).
 
 use anyhow::{Context as _, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Envoy trusted internal headers from clients with private addresses. CVE-2023-27487 is a similar one.
+/// Envoy trusted internal headers from clients with private addresses. CVE-2023-27487 is similar.
 fn cve_2024_45806_headers_of_the_mesh_are_not_believed_of_clients(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(forged(&lab))
@@ -56,7 +56,7 @@ fn cve_2026_31838_strangers_see_no_configuration(capture: Capture) -> Result<()>
     ))
 }
 
-/// Metrics name the services and clients of a workload.
+/// Metrics name the services and clients of a workload, so only scrapers may read them.
 fn metrics_are_for_scrapers_alone(capture: Capture) -> Result<()> {
     let scrapers = Some("192.0.2.0/24,2001:db8::/32");
     let options = LabOptions { scrape_from: scrapers, ..LabOptions::new(capture) };
@@ -64,7 +64,7 @@ fn metrics_are_for_scrapers_alone(capture: Capture) -> Result<()> {
     lab.explain(scraped(&lab))
 }
 
-/// Other clients may not read the pages; the workload's own application and Leno itself may.
+/// Other clients must not be able to read the pages; the workload's own application and Leno itself must be.
 fn scraped(lab: &Lab) -> Result<()> {
     pages(lab, &[("GET", "metrics", "403"), ("GET", "ready", "200")])?;
     ensure!(lab.metrics("front")?.contains("leno_busy"), "no metrics over loopback");

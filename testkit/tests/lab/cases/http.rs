@@ -1,5 +1,5 @@
-//! HTTP/1 according to RFC 9112, through two proxies: no message is desynchronised, and no other
-//! client is affected.
+//! Tests HTTP/1 according to RFC 9112 through two proxies. No message may be desynchronised, and no other client
+//! may be affected.
 //!
 //! Each case runs against a service that declares HTTP and one whose protocol is detected.
 
@@ -33,7 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Follows `steps` against both services; `check` inspects the transcript.
+/// Follows `steps` against both services; `check` examines the transcript.
 fn both(lab: &Lab, steps: &[Step], check: impl Fn(&Transcript) -> Result<()>) -> Result<()> {
     for service in ["web:80", "detect:80"] {
         let transcript = lab.talk("client", service, steps)?;
@@ -50,14 +50,14 @@ fn get(target: &str) -> Step {
     send(&format!("GET {target} HTTP/1.1\r\nHost: lab\r\n\r\n"))
 }
 
-/// Checks that the script was followed to its end and that the responses had these statuses.
+/// Checks that the script was followed to its end, and that the responses had these statuses.
 fn statuses(transcript: &Transcript, wanted: &[u16]) -> Result<()> {
     ensure!(transcript.failure().is_none(), "the script was not followed to its end");
     ensure!(transcript.statuses() == wanted, "statuses are not {wanted:?}");
     Ok(())
 }
 
-/// Length and checksum of the body of response `nth`.
+/// The length and checksum of the body of response `nth`.
 fn body(transcript: &Transcript, nth: usize) -> Result<(u64, u64)> {
     match transcript.events.get(nth) {
         Some(Event::Response { body_len, body_sum, .. }) => Ok((*body_len, *body_sum)),
@@ -120,7 +120,7 @@ fn expect_100_continue(lab: &Lab) -> Result<()> {
         send(
             "POST /echo HTTP/1.1\r\nHost: lab\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
         ),
-        // The client sends no byte of the body before the interim response.
+        // Before the interim response, the client sends no byte of the body.
         Step::Expect("HTTP/1.1 100 Continue\r\n\r\n".into()),
         send("hello"),
         Step::Response(false),
@@ -200,8 +200,7 @@ fn keep_alive_and_close(lab: &Lab) -> Result<()> {
         );
         Ok(())
     })?;
-    // If the server closes its connection, the client's may stay open, and the next request is
-    // served.
+    // If the server closes its connection, the client's may stay open; the next request must be served.
     both(lab, &[get("/?close=1"), Step::Response(false)], |t| statuses(t, &[200]))
 }
 
@@ -227,8 +226,8 @@ fn http_1_0(lab: &Lab) -> Result<()> {
     both(lab, &steps, |t| statuses(t, &[200]))
 }
 
-/// Details that HTTP/2 between the proxies would lose: the absolute form, the case of names, their
-/// order, and a Host in capitals.
+/// These are details that HTTP/2 between the proxies would lose: the absolute form, the case and order of field
+/// names, and a Host in capitals.
 fn heads_arrive_unchanged(lab: &Lab) -> Result<()> {
     let heads = [
         "GET /?head=1 HTTP/1.1\r\nHost: lab\r\nX-API-Key: 1\r\nx-lower: 2\r\nX-Title: 3\r\n\r\n",
@@ -296,7 +295,7 @@ fn headers_of_64_kib_are_431(lab: &Lab) -> Result<()> {
         Step::Response(false),
     ];
     both(lab, &steps, |t| statuses(t, &[431]))?;
-    // Applications with large cookies send 8 KiB.
+    // Applications with large cookies send 8 KiB of them.
     let steps = [
         send("GET /seen HTTP/1.1\r\nHost: lab\r\nCookie: "),
         Step::SendTimes("y".into(), 8 * 1024),
@@ -306,8 +305,8 @@ fn headers_of_64_kib_are_431(lab: &Lab) -> Result<()> {
     both(lab, &steps, |t| statuses(t, &[200]))
 }
 
-/// Requests that another server could parse differently. Each is refused, and the following bytes
-/// of the connection are never parsed as a request.
+/// Requests that another server could parse differently. Each must be refused, and the bytes after it must never
+/// be parsed as a request.
 const CONFLICTS: [&str; 8] = [
     "Content-Length: 5\r\nTransfer-Encoding: chunked",
     "Transfer-Encoding: chunked\r\nContent-Length: 5",
@@ -351,7 +350,7 @@ fn refused(lab: &Lab, steps: &[Step]) -> Result<()> {
     steps.push(Step::ReadToEnd);
     both(lab, &steps, |t| {
         ensure!(t.statuses() == [400], "not refused with 400");
-        // A reset after the response is permitted, because the proxy left bytes unread.
+        // A reset after the response is permitted, because the proxy has left bytes unread.
         let silent = match t.events.get(1) {
             Some(Event::Bytes { len, .. }) => *len == 0,
             _ => true,
@@ -362,14 +361,14 @@ fn refused(lab: &Lab, steps: &[Step]) -> Result<()> {
 }
 
 fn a_response_cut_short_is_cut_short_for_the_client(lab: &Lab) -> Result<()> {
-    // Half a body must not become a successful response. If the server closes together with the
-    // beginning, the proxy may forward none of it.
+    // Half a body must not become a successful response. If the server closes the connection together with the
+    // beginning of its response, the proxy may forward none of it.
     both(lab, &[get("/?size=100000&close=half"), Step::Response(false)], |t| {
         let told = t.was_cut() || t.statuses() == [502];
         ensure!(told, "half a response was passed off as whole");
         Ok(())
     })?;
-    // The server resets the connection before it responds: the mesh responds with an error.
+    // If the server resets the connection before it responds, the mesh responds with an error.
     both(lab, &[get("/?reset=1"), Step::Response(false)], |t| {
         ensure!(t.was_cut() || t.statuses() == [502] || t.statuses() == [503]);
         Ok(())
@@ -400,7 +399,7 @@ fn a_bad_client_harms_no_other(lab: &Lab) -> Result<()> {
             Step::ReadToEnd,
         ],
     ] {
-        // The outcome for the bad client does not matter here.
+        // The outcome for the client that misbehaves does not matter here.
         let _ = lab.talk("client", "web:80", &steps);
     }
     let report = load.finish()?;

@@ -1,6 +1,6 @@
-//! HTTP/2 and gRPC through two proxies, with widely used clients and servers.
+//! Tests HTTP/2 and gRPC through two proxies, with widely used clients and servers.
 //!
-//! nginx serves HTTP/2 on two ports: one declares it, on the other it is detected.
+//! nginx serves HTTP/2 on two ports: on one of them HTTP/2 is declared, on the other it is detected.
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::binaries;
@@ -9,7 +9,7 @@ use leno_testkit::sniff::Sniffer;
 
 use super::{Case, shared};
 
-/// Part of every request that is sent while packets are captured.
+/// A text in every request that is sent while packets are captured.
 const MARKER: &str = "leno-lab-marker-4712";
 /// The HTTP/2 ports of the service `nginx`.
 const PORTS: [u16; 2] = [81, 82];
@@ -42,8 +42,8 @@ fn http2_arrives_as_http2(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// nginx closes each connection after 300 requests: streams that it has not started to process are
-/// sent on another one.
+/// nginx closes each connection after 300 requests. Streams that it has not begun to process must be sent on
+/// another connection.
 fn streams_side_by_side_are_all_answered(lab: &Lab) -> Result<()> {
     binaries::require("h2load", "nghttp2-client")?;
     for port in PORTS {
@@ -88,7 +88,7 @@ fn a_client_cannot_speak_for_the_mesh(lab: &Lab) -> Result<()> {
 fn the_bridge_sees_no_streams(lab: &Lab) -> Result<()> {
     let sniffer = Sniffer::start(&lab.switch()?)?;
     for port in PORTS {
-        // `/files` responds once it has the body; curl reports an earlier response as an error.
+        // `/files` responds when it has received the body. curl would report an earlier response as an error.
         let url = format!("http://nginx:{port}/files/{MARKER}-{port}");
         curl(lab, "client", &["--fail", "-X", "PUT", "-d", MARKER, &url])?;
     }
@@ -105,7 +105,7 @@ fn errors_of_the_mesh_are_grpc_statuses(lab: &Lab) -> Result<()> {
     let grpc =
         curl(lab, "client", &[&call[..], &["content-type: application/grpc", url]].concat())?;
     ensure!(grpc.starts_with("HTTP/2 200"), "{grpc}");
-    // The `leno-error` says either that the only endpoint was tried, or that it failed just before.
+    // The `leno-error` says either that the only endpoint was tried, or that it had failed just before.
     for line in ["grpc-status: 14", "leno-error: "] {
         ensure!(grpc.contains(line), "no {line:?} in {grpc}");
     }
@@ -135,8 +135,8 @@ fn unmeshed_clients_are_served_http2(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Requests of many HTTP/1 connections are sent as streams of one HTTP/2 connection, and arrive as HTTP/1. Single
-/// requests have a connection of their own.
+/// Requests of many HTTP/1 connections are sent as streams of one HTTP/2 connection, and arrive as HTTP/1. A
+/// request that is sent alone has a connection of its own.
 fn http1_requests_share_a_connection(lab: &Lab) -> Result<()> {
     lab.text("client", &["curl", "-sS", "--fail", "-m", "10", "http://nginx/"])?;
     let before = handshakes(lab)?;
@@ -144,7 +144,7 @@ fn http1_requests_share_a_connection(lab: &Lab) -> Result<()> {
     let report = lab.load("client", &[&load[..], &["--duration", "1s"]].concat())?.finish()?;
     ensure!(report.errors == 0, "{report:?}");
     let after = handshakes(lab)?;
-    // The load may have dialled the service's other address, which gets its own connections.
+    // The load may have connected to the service's other address, which gets its own connections.
     ensure!(after <= before + 3, "{} connections were made for them", after - before);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Certificates, their issuers and roots: renewed and replaced while the mesh carries load.
+//! Tests certificates, their issuers and roots, which are renewed and replaced while the mesh carries load.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,16 +16,16 @@ use serde_json::Value;
 
 use super::{Case, once};
 
-/// How long a phase of a rotation may take on a busy machine, including the time for which a restarted control plane
-/// waits for proxies.
+/// How long a phase of a rotation may take on a busy machine. This includes the wait of a restarted control plane
+/// for proxies.
 const PHASE_LIMIT: Duration = Duration::from_secs(120);
 /// The shortest permitted lifetime of certificates.
 const LIFETIME: Duration = Duration::from_mins(1);
 /// How long `leno identity` may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// 20 workloads that call each other, and one whose proxy the test stops: no phase ends without it. In node mode it has
-/// a process of its own, so that the others continue.
+/// Twenty workloads that call each other, and one whose proxy the test stops, so that no phase ends without it. In
+/// node mode that workload has its own process, so that the others continue.
 const TWENTY: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -67,7 +67,8 @@ spec:
   ports: [{name: bytes, port: 9000, appProtocol: tcp}]
 ";
 
-/// The process that serves `idle-0`, which the test stops. A node proxy that is stopped would be replaced.
+/// The process that serves `idle-0`, which the test stops. It cannot be a shared node proxy, because a stopped one
+/// would be replaced.
 const HELD: MeshProcess<'_> = MeshProcess::Proxy("idle-0");
 
 pub(super) fn cases() -> Vec<Case> {
@@ -94,7 +95,7 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
         "{}: {requests} requests, {unsent} of them not sent in time, none lost",
         capture.name()
     );
-    // A proxy that starts now verifies the control plane only with the new root.
+    // A proxy that starts now can verify the control plane only with the new root.
     let before = lab.status()?.instance("web-0")?.proxy_restarts;
     lab.kill(MeshProcess::Proxy("web-0"), Signal::SIGKILL)?;
     lab.wait_for("the next proxy", |status| {
@@ -103,7 +104,7 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
     lab.explain(lab.reach("client-0", "web-0.web:8080").map(|_| ()))
 }
 
-/// Runs `work` while clients send requests to a URL. Returns how many there were; fails if one failed.
+/// Runs `work` while clients send requests to a URL. Returns the number of requests; fails if any failed.
 pub(super) fn under_load(
     lab: &Lab,
     (clients, url): (&[&str], &str),
@@ -112,12 +113,12 @@ pub(super) fn under_load(
     under_load_of(lab, (clients, url), &["--rate", &rate()], work)
 }
 
-/// How many requests a second each client sends.
+/// How many requests per second each client sends.
 fn rate() -> String {
     std::env::var("LENO_ROTATION_RATE").unwrap_or_else(|_| "100".to_owned())
 }
 
-/// The same, with these arguments for the load.
+/// Like [`under_load`], with these arguments for the load.
 pub(super) fn under_load_of(
     lab: &Lab,
     (clients, url): (&[&str], &str),
@@ -128,7 +129,7 @@ pub(super) fn under_load_of(
     Ok(reports.iter().map(|report| report.requests).sum())
 }
 
-/// The same, with the reports of each few seconds.
+/// Like [`under_load_of`], but returns the reports, one for every few seconds.
 pub(super) fn reports_under_load(
     lab: &Lab,
     (clients, url): (&[&str], &str),
@@ -162,16 +163,16 @@ pub(super) fn reports_under_load(
             Ok(reports) => reports,
             Err(_panicked) => anyhow::bail!("a load has panicked"),
         };
-        // All of them are joined, even if one has failed.
+        // All threads are joined, even if one of them has failed.
         let reports: Vec<Result<Vec<Report>>> = loads.into_iter().map(join).collect();
         worked?;
         Ok(reports.into_iter().collect::<Result<Vec<_>>>()?.concat())
     })
 }
 
-/// One rotation. The control plane is killed in each phase.
+/// Performs one rotation, and kills the control plane in each phase.
 fn replaced(lab: &Lab) -> Result<()> {
-    // A proxy may be ready before the control plane has its report.
+    // A proxy may be ready before the control plane has received its report.
     let before = until(lab, "all to have reported", |report| {
         report["phase"] == "stable" && report["proxies"]["current"] == 21
     })?;
@@ -181,8 +182,9 @@ fn replaced(lab: &Lab) -> Result<()> {
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     ensure!(second.status.code() == Some(2) && said.contains("is under way"), "{said}");
     for (phase, roots) in [("add", 2), ("switch", 2), ("remove", 1)] {
-        // In the first phase all proxies but one acknowledge. A restarted control plane waits for a limited time, so a
-        // later phase may have begun before the proxy was stopped; then that phase need not wait for it.
+        // In the first phase, all proxies except one acknowledge. A restarted control plane waits for proxies only
+        // for a limited time, so a later phase may have begun before the proxy was stopped; that phase does not
+        // need to wait for it.
         let report = until(lab, phase, |report| {
             report["phase"] == phase && (phase != "add" || waited_for(report) == ["lab/idle-0"])
         })?;
@@ -205,15 +207,15 @@ fn replaced(lab: &Lab) -> Result<()> {
     until(lab, "all to be current", |report| report["proxies"]["current"] == 21).map(drop)
 }
 
-/// A rotation that is aborted in its first phase.
+/// Aborts a rotation in its first phase.
 fn aborted(lab: &Lab) -> Result<()> {
     let before = identity(lab)?;
     lab.kill(HELD, Signal::SIGSTOP)?;
     rotate(lab, &[])?;
     until(lab, "add", |report| report["phase"] == "add" && waited_for(report) == ["lab/idle-0"])?;
     rotate(lab, &["--abort"])?;
-    // The stopped proxy still uses the earlier bundle, to which the abort returns. So no phase waits for it, and the
-    // abort may end before it is observed.
+    // The stopped proxy still uses the earlier bundle, to which the abort returns. So no phase waits for it, and
+    // the abort may be over before it is observed.
     lab.kill(HELD, Signal::SIGCONT)?;
     let after = until(lab, "the end", |report| report["phase"] == "stable")?;
     ensure!(after["issuer"] == before["issuer"] && after["bundle"] == before["bundle"], "{after}");
@@ -250,7 +252,7 @@ fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Captur
     let outcome = || -> Result<()> {
         let [first, second] = [Stream::open(&lab, "web")?, Stream::open(&lab, "cart")?];
         let opened = Instant::now();
-        // Twice, so that certificates that were renewed once have expired as well.
+        // Waiting for the third certificates means that certificates that were renewed once have expired as well.
         wait::until("the third certificates", ANSWER_LIMIT + 3 * LIFETIME, || {
             let renewed =
                 number(&lab.metrics("echo")?, "leno_tls_renewed_total{direction=\"inbound\"}");
@@ -259,7 +261,7 @@ fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Captur
         first.goes_on().context("a stream of renewed certificates")?;
         let metrics = lab.metrics("echo")?;
         ensure!(number(&metrics, "leno_tls_expired_total") == Some(0), "{metrics}");
-        // Without a control plane certificates are not renewed.
+        // Without a control plane, certificates are not renewed.
         wait::until("one stream", ANSWER_LIMIT, || {
             Ok((open_connections(&lab)? == Some(1)).then_some(()))
         })?;
@@ -275,8 +277,8 @@ fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Captur
     lab.explain(outcome())
 }
 
-/// Waits until a client connects to `echo` again: certificates issued in the same second as the revocation are revoked
-/// too.
+/// Waits until a client can connect to `echo` again. That may take several attempts, because certificates that
+/// were issued in the same second as the revocation are revoked as well.
 fn again(lab: &Lab, client: &str) -> Result<()> {
     let hello = [Step::Send("hello".into()), Step::Expect("hello".into())];
     wait::until("a connection", ANSWER_LIMIT, || {
@@ -310,14 +312,14 @@ impl Stream {
         Ok(Self { process, go })
     }
 
-    /// Revokes a service account and waits until the stream is cut; returns how long that took.
+    /// Revokes a service account and waits until the stream is cut. Returns how long that took.
     fn ended_by(self, lab: &Lab, account: &str) -> Result<Duration> {
         let open = open_connections(lab)?;
         command::text(lab.leno("identity revoke").arg(account), ANSWER_LIMIT)?;
         self.cut(lab, open, ANSWER_LIMIT)
     }
 
-    /// Waits until `echo` has fewer connections than `open`, because this one was cut. Returns how long that took.
+    /// Waits until `echo` has fewer than `open` connections, because this stream was cut. Returns how long that took.
     fn cut(self, lab: &Lab, open: Option<u64>, limit: Duration) -> Result<Duration> {
         let began = Instant::now();
         let fewer = || Ok((open_connections(lab)? < open).then_some(()));
@@ -342,7 +344,7 @@ impl Stream {
     }
 }
 
-/// The connections that the proxy of `echo` has open.
+/// The number of connections that the proxy of `echo` has open.
 fn open_connections(lab: &Lab) -> Result<Option<u64>> {
     Ok(number(&lab.metrics("echo")?, "leno_connections_open"))
 }
@@ -357,13 +359,14 @@ pub(super) fn rotate(lab: &Lab, arguments: &[&str]) -> Result<()> {
     command::text(lab.leno("identity rotate-root").args(arguments), ANSWER_LIMIT).map(drop)
 }
 
-/// `leno identity -o json`.
+/// The output of `leno identity -o json`.
 fn identity(lab: &Lab) -> Result<Value> {
     let said = command::text(lab.leno("identity").args(["-o", "json"]), ANSWER_LIMIT)?;
     Ok(serde_json::from_str(&said)?)
 }
 
-/// Waits until `fits` accepts the report; the control plane may be restarting.
+/// Waits until `fits` returns true for the report. Errors are ignored, because the control plane may be
+/// restarting.
 pub(super) fn until(lab: &Lab, what: &str, fits: impl Fn(&Value) -> bool) -> Result<Value> {
     let mut last = None;
     wait::until(what, PHASE_LIMIT, || {

@@ -1,4 +1,5 @@
-//! A client with a certificate imitates a proxy of the mesh; its headers must not change what policies were applied to.
+//! Tests a client with a certificate that imitates a proxy of the mesh. Its headers must not make the application
+//! see another request than the one to which policies were applied.
 //!
 //! ```text
 //! plain, without a proxy ══ leno-h2, with the header that proxies believe of each other ══► proxies of cart (HTTP)
@@ -82,8 +83,8 @@ fn lies(lab: &Lab) -> Result<()> {
         Ok(all.first().filter(|one| one["status"] == 200).cloned())
     })?;
     ensure!(served["said"].to_string().contains("GET /open?head=1 HTTP/1.1"), "{served}");
-    // The target is in absolute form without a path, but the policies were applied to a path: it must not become a part
-    // of the authority. There is no `Host`, or another one than the policies were applied to.
+    // The target is in absolute form without a path, but the policies were applied to a path. That path must not
+    // become part of the authority. There is no `Host`, or a different one than the policies were applied to.
     let cases = [
         ("1.1 Tae", "/open/admin", "GET http://cart/open/admin?head=1 "),
         ("1.1 Tae", "/:80/admin", "GET http://cart/:80/admin?head=1 "),
@@ -105,8 +106,8 @@ fn lies(lab: &Lab) -> Result<()> {
     let denied = sent(lab, &directory, ("cart", 8080), &["1.1 Tae", "http://cart/admin"])?;
     ensure!(denied[0]["status"] == 403, "{denied:?}");
 
-    // The policy denies all opaque connections, because they may carry what it denies. An HTTP head in front of the
-    // bytes changes nothing.
+    // The policy denies all opaque connections, because they may carry what it denies. An HTTP head before the
+    // bytes must not change that.
     let bytes = sent(lab, &directory, ("echo", 9000), &["1.1 T", "http://echo/x"])?;
     ensure!(bytes[0]["status"] == 403, "{bytes:?}");
     let metrics = lab.metrics("echo")?;
@@ -117,7 +118,8 @@ fn lies(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The answers of the proxy of `server` to these requests of `plain`: pairs of a carried header and a URL.
+/// The answers of the proxy of `server` to these requests of `plain`, which are pairs of a header that proxies
+/// exchange and a URL.
 fn sent(
     lab: &Lab,
     directory: &str,

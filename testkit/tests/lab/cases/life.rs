@@ -1,4 +1,4 @@
-//! The life of a mesh: start, edit, kill, clean up.
+//! Tests the life of a mesh: starting, editing, killing and cleaning up.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use super::programs::socket;
 use super::{Case, alone, shared};
 
-/// The documentation of all metrics.
+/// The page of the guide that describes all metrics.
 const METRICS: &str = include_str!("../../../../docs/guide/metrics.md");
 
 /// How long openssl or curl may take.
@@ -62,7 +62,7 @@ fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Resul
     let lab = Lab::start(&LabOptions::new(capture), TWO, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let first = lab.reach("client", "web:8080")?;
-        // Printed but not checked, because machines differ. The aim is 2 s.
+        // The times are printed but not checked, because machines differ. The goal is 2 s.
         eprintln!(
             "{}: ready after {:?}, first request served {first:?} later",
             capture.name(),
@@ -74,8 +74,7 @@ fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Resul
     lab.explain(outcome())
 }
 
-/// A build in a home directory that other users cannot enter: proxies run as a user without access
-/// to it.
+/// The programs are in a home directory that other users cannot enter. Proxies run as a user without access to it.
 fn programs_in_a_closed_directory_run(capture: Capture) -> Result<()> {
     let closed = tempfile::Builder::new().prefix("closed").tempdir_in(binaries::directory()?)?;
     std::fs::set_permissions(closed.path(), Permissions::from_mode(0o700))?;
@@ -87,7 +86,7 @@ fn programs_in_a_closed_directory_run(capture: Capture) -> Result<()> {
     lab.explain(lab.reach("client", "web:8080").map(|_| ()))
 }
 
-/// A stream that is open while the documents change is not cut, and new workloads work.
+/// A stream that is open while the documents change must not be cut, and new workloads must work.
 fn edit(lab: &Lab) -> Result<()> {
     let (open, go) = (lab.directory().join("open"), lab.directory().join("go"));
     let ask = "GET /upgrade HTTP/1.1\r\nHost: lab\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
@@ -113,7 +112,7 @@ fn edit(lab: &Lab) -> Result<()> {
     let said = command::success("the old stream", stream.finish(STREAM_LIMIT)?)?;
     let transcript: Transcript = serde_json::from_str(&said)?;
     ensure!(transcript.failure().is_none(), "the old stream was cut: {transcript:?}");
-    // The edit is reverted: what it added must be gone.
+    // The edit is reverted. Everything that it added must then be gone.
     lab.edit(TWO)?;
     lab.wait_for("the end of the new workload", |s| s.instance("echo-0").is_err())
 }
@@ -160,7 +159,7 @@ fn proxies_have_no_privilege(lab: &Lab) -> Result<()> {
             has_no_privilege(lab, MeshProcess::Broker(&instance.name))?;
         }
     }
-    // In node mode the files have the names of their instances.
+    // In node mode, the files are named after their instances.
     let mut find = Command::new("find");
     find.arg(format!("/run/leno/{}", lab.name())).args(["-type", "f", "-size", "+0"]);
     find.args(["(", "-name", "token", "-o", "-path", "*/tokens/*", ")"]);
@@ -181,7 +180,7 @@ fn has_no_privilege(lab: &Lab, piece: MeshProcess<'_>) -> Result<()> {
         ensure!(status.contains(line), "{piece:?}: no {line:?} in {status}");
     }
     ensure!(status.contains("CapBnd:\t0000000000000000"), "{piece:?}: {status}");
-    // An attack by a compromised proxy: it runs as the same user as all others.
+    // This is what a compromised proxy could try, because all proxies run as the same user.
     for look in [["cat", "environ"], ["ls", "root/"]] {
         let seen = as_proxy(&[look[0], &format!("/proc/{pid}/{}", look[1])])?;
         ensure!(!seen.status.success(), "{piece:?}: {look:?} shows {seen:?}");
@@ -211,7 +210,7 @@ fn stat_shows_edges(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Every metric has a row with the text of its HELP line, and there is no other row.
+/// Every metric must have a row with the text of its HELP line, and there must be no other row.
 fn the_reference_of_metrics_is_true(lab: &Lab) -> Result<()> {
     let proxy = lab.metrics("web")?;
     let of_switch = |url: &str| -> Result<String> {
@@ -221,12 +220,13 @@ fn the_reference_of_metrics_is_true(lab: &Lab) -> Result<()> {
     };
     let controller = of_switch("http://127.0.0.1:15020/metrics")?;
     let flows = of_switch("http://10.89.0.1:15025/metrics")?;
-    // This lab has no datagrams, so no page has their metrics; the case `datagrams` compares those.
+    // This lab sends no datagrams, so no page contains their metrics. The case `datagrams` compares those.
     let is_here = |name: &str| !name.starts_with("leno_datagram");
     reference_is_true(&[&proxy, &controller, &flows], is_here)
 }
 
-/// Checks that the reference has exactly the metrics of these pages. Only names for which `is_meant` is true count.
+/// Checks that the reference lists exactly the metrics of these pages. Only names for which `is_meant` returns
+/// true are compared.
 pub(super) fn reference_is_true(pages: &[&str], is_meant: impl Fn(&str) -> bool) -> Result<()> {
     let helps = pages.iter().flat_map(|page| page.lines());
     let exposed = helps.filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));

@@ -1,5 +1,5 @@
-//! What an instance that may send raw frames can do to other instances of its mesh: it shares no link with them, and
-//! cannot take their addresses.
+//! Tests what an instance that may send raw frames can do to other instances of its mesh. It must share no link
+//! with them, and must not be able to take their addresses.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
@@ -37,11 +37,11 @@ spec:
   ports: [{name: http, port: 8080, appProtocol: http}]
 ";
 
-/// Contained in every forged frame.
+/// A text in every forged frame.
 const FORGED: &[u8] = b"leno-forged";
-/// Contained in the packet that is sent after all of them, which is not forged.
+/// A text in the packet that is sent after all forged frames, and that is not forged.
 const LAST: &[u8] = b"leno-last-of-all";
-/// How long this packet may take on a loaded machine.
+/// How long that packet may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 /// All Ethernet protocols (`ETH_P_ALL`), in network byte order.
 const ALL_PROTOCOLS: i32 = 0x0003_u16.to_be() as i32;
@@ -111,7 +111,8 @@ fn hears_nothing(mut socket: Socket) -> Result<()> {
     bail!("the last packet did not come within {LIMIT:?}")
 }
 
-/// Checks that the bridge and the gateway still reach both instances at their addresses, and the victim its gateway.
+/// Checks that the bridge and the gateway still reach both instances at their addresses, and that the victim still
+/// reaches its gateway.
 fn is_unchanged(lab: &Lab, victim: &str, other: &str) -> Result<()> {
     let ask = |program: &str, arguments: &[&str]| {
         command::text(Command::new(program).args(arguments), Duration::from_secs(20))
@@ -147,7 +148,8 @@ fn hardware([_, _, high, low]: [u8; 4]) -> String {
     format!("02:6c:65:6e:{high:02x}:{low:02x}")
 }
 
-/// Sends frames as an attacker would: it claims unasked the addresses of others, to each of them and to all.
+/// Sends frames as an attacker would. It claims the addresses of others without being asked, to each of them and
+/// to all.
 const FORGE: &str = r#"
 import ipaddress, socket, struct, sys
 

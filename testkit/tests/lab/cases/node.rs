@@ -1,5 +1,5 @@
-//! Workloads that a node proxy serves: properties beside the cases that every mesh passes (`LENO_LAB_SHARE=node` runs
-//! all of those in node mode).
+//! Tests workloads that a node proxy serves. These cases test properties in addition to the cases that every mesh
+//! must pass, all of which `LENO_LAB_SHARE=node` runs in node mode.
 //!
 //! ```text
 //! client, web ── share: node ──► one process      apart ── a sidecar
@@ -23,7 +23,7 @@ use super::flows::metric;
 use super::identity::under_load;
 use super::{Case, alone, once};
 
-/// How long a change may take to be observed.
+/// How long it may take until a change is observed.
 pub(super) const LIMIT: Duration = Duration::from_secs(90);
 
 pub(super) const MESH: &str = "
@@ -57,7 +57,7 @@ spec:
   rules: [{to: [{paths: [{prefix: /closed}]}]}]
 ";
 
-/// A workload that is added to the process.
+/// A workload that is added to the process later.
 pub(super) const GUEST: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -68,7 +68,7 @@ spec:
   ports: [{name: x, port: 9000}]
 ";
 
-/// Holds connections to `apart` from the appearance of one file to that of another; they need not be served.
+/// Holds connections to `apart` from when one file appears until another does. The connections need not be served.
 const HOLD: &str = "
 import os, socket, sys, time
 held = [socket.create_connection(('apart', 9000)) for _ in range(40)]
@@ -77,7 +77,7 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
 ";
 
-/// The group that they all share.
+/// The node proxy of the group that they all share.
 pub(super) const GROUP: MeshProcess<'_> = MeshProcess::Node("node");
 
 pub(super) fn cases() -> Vec<Case> {
@@ -131,7 +131,7 @@ pub(super) fn counted(lab: &Lab, who: &str, labels: &[&str]) -> Result<f64> {
     Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
 }
 
-/// A gauge of the proxy of `who`.
+/// The value of a gauge of the proxy of `who`.
 pub(super) fn gauge(lab: &Lab, who: &str, name: &str) -> Result<f64> {
     let metrics = lab.metrics(who)?;
     let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
@@ -161,7 +161,7 @@ fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
             "half of all is more than an eighth"
         );
         ensure!(memory("apart", "pool")? == 0.0, "a sidecar shares no memory");
-        // A neighbour without a certificate, which bypasses the client's proxy.
+        // A client outside any workload, which has no certificate and bypasses the client's proxy.
         let address = lab.status()?.address("web", false)?;
         let said = is_served(&lab, &format!("http://{address}:8080/"))?;
         ensure!(!said, "plaintext was served under strict");
@@ -170,14 +170,15 @@ fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
     lab.explain(outcome())
 }
 
-/// The memory near the top of a stack that a waiting thread uses, with a margin for builds without optimizations.
+/// How much memory near the top of its stack a waiting thread uses, with a reserve for builds without
+/// optimisations.
 const STACK_KIB: u64 = 64;
 
 fn threads_that_wait_return_what_their_stacks_were_for_a_moment(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         let node = lab.pid_of(GROUP)?;
-        // Memory that was returned is available again when it is needed.
+        // Memory that was returned is taken again when a thread needs it, so this is repeated.
         wait::until("stacks that are returned", LIMIT, || {
             let stacks = stacks_kib(node)?;
             ensure!(stacks.len() >= 2, "a thread of each member: {stacks:?}");
@@ -189,8 +190,8 @@ fn threads_that_wait_return_what_their_stacks_were_for_a_moment(capture: Capture
     lab.explain(outcome())
 }
 
-/// The private memory of the stacks of a process' threads, except the first: anonymous mappings of the size that the
-/// standard library uses.
+/// The private memory of the stacks of a process's threads except the first. These are anonymous mappings of the
+/// size that the standard library uses.
 fn stacks_kib(pid: u32) -> Result<Vec<u64>> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let (mut is_stack, mut stacks) = (false, Vec::new());
@@ -235,7 +236,7 @@ fn a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone(capture: Captur
             ensure!(field(pid, "Seccomp")? == "2", "{pid} is not confined");
             ensure!(field(pid, "Uid")?.split_whitespace().all(|uid| uid == "2102"));
         }
-        // One process serves both, in a network namespace that belongs to neither.
+        // One process serves both, in a network namespace that is neither workload's.
         let netns = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
         ensure!(netns(node)? != netns(brokers[0])? && netns(node)? != netns(brokers[1])?);
         ensure!(tokens(&lab, node)? == ["lab.client-0", "lab.web-0"], "{:?}", tokens(&lab, node)?);
@@ -244,7 +245,7 @@ fn a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone(capture: Captur
     lab.explain(outcome())
 }
 
-/// The tokens in the folder that a process sees.
+/// The tokens in the folder as a process sees it.
 fn tokens(lab: &Lab, pid: u32) -> Result<Vec<String>> {
     let folder: PathBuf =
         Path::new(&format!("/proc/{pid}/root/run/leno")).join(lab.name()).join("own");
@@ -287,9 +288,9 @@ fn members_come_and_go_while_the_process_runs(capture: Capture) -> Result<()> {
         gone?;
         ensure!(report.errors == 0 && report.requests == 800, "{report:?}");
         ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
-        // Its threads have ended with it.
+        // The guest's threads have ended with it.
         wait::until("the end of the guest's threads", LIMIT, || {
-            // One thread controls the process, and each member has one.
+            // The process has one thread of its own and one for each member.
             let threads = fs::read_dir(format!("/proc/{node}/task"))?.count();
             Ok((threads == 3).then_some(()))
         })
@@ -301,11 +302,11 @@ fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Res
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         let sidecar = lab.pid_of(MeshProcess::Proxy("apart-0"))?;
-        // The second time it is asked to end, and leaves the listeners open.
+        // The first time the process is killed. The second time it is asked to end, and leaves the listeners open.
         for (restarts, signal) in [(1, Signal::SIGKILL), (2, Signal::SIGTERM)] {
             let before = lab.pid_of(GROUP)?;
             lab.kill(GROUP, signal)?;
-            // The request waits in the listener's queue, which has outlived the process.
+            // The request waits in the queue of the listener, which has outlived the process.
             ensure!(status(&lab, "/")? == "200");
             lab.wait_for("the members again", |s| {
                 s.ready()
@@ -323,7 +324,7 @@ fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Res
     lab.explain(outcome())
 }
 
-/// Regression: as long as the process was stopped, none of its workloads was served.
+/// Regression: while the process was stopped, none of its workloads was served.
 fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
@@ -331,7 +332,7 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
         let before = lab.pid_of(GROUP)?;
         ensure!(hung()? == 0);
         lab.kill(GROUP, Signal::SIGSTOP)?;
-        // The request waits in the listener's queue.
+        // The request waits in the queue of the listener.
         lab.text("client", &["curl", "-sSf", "-m", "60", "-o", "/dev/null", "http://web:8080/"])?;
         ensure!(lab.pid_of(GROUP)? != before);
         let said = format!("process {before}, was stopped by a signal: it is killed");
@@ -350,7 +351,8 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
         let shown = "started again once (it was stopped by a signal and was replaced)";
         ensure!(check.matches(shown).count() == 2, "{check}");
 
-        // It passes no traffic, so that it is named alone while no connection waits for it.
+        // Traffic does not pass through the broker. As long as no connection waits for the broker, it is only
+        // named, not replaced.
         let broker = MeshProcess::Broker("web-0");
         lab.kill(broker, Signal::SIGSTOP)?;
         let check = command::run(&mut lab.leno("check"), LIMIT)?;
@@ -364,7 +366,8 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
     lab.explain(outcome())
 }
 
-/// Regression: it was not replaced, and its workload was not served until an operator killed it.
+/// Regression: such a sidecar was not replaced, and its workload was not served until an operator killed the
+/// sidecar.
 fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
     const SIDECAR: MeshProcess<'_> = MeshProcess::Proxy("apart-0");
     let lab = start(capture)?;
@@ -373,7 +376,7 @@ fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
         wait::until("the end of a proxy that hangs", LIMIT, || {
             Ok(lab.log().contains(&said).then_some(()))
         })?;
-        // A debugger keeps the process after its end.
+        // Until now, the debugger has kept the process after its end.
         drop(stopped);
         lab.wait_for("its next process", |s| {
             s.ready()
@@ -390,7 +393,7 @@ fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
         let before = lab.pid_of(SIDECAR)?;
         lab.kill(SIDECAR, Signal::SIGSTOP)?;
         is_replaced(before, None, ("was stopped by a signal", 1))?;
-        // Its first thread, which serves pages and orders, continues.
+        // The first thread of the process, which serves admin pages and orders, continues.
         let before = lab.pid_of(SIDECAR)?;
         let stopped = StoppedThreads::of(&[thread(before, "worker-0")?])?;
         is_replaced(before, Some(stopped), ("reported nothing for 10 s", 2))?;
@@ -406,7 +409,7 @@ fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         let node = lab.pid_of(GROUP)?;
-        // A stream of the other member continues.
+        // A stream of the other member must continue.
         let go = lab.directory().join("go");
         let stream = stream(&lab, &lab.directory().join("begun"), &go)?;
         lab.kill(MeshProcess::Broker("web-0"), Signal::SIGKILL)?;
@@ -423,8 +426,8 @@ fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
     lab.explain(outcome())
 }
 
-/// Each connection waited until it gave up, and nothing named the cause. A broker that is stopped passes no traffic, so that
-/// streams go on until a connection waits for it.
+/// Regression: each connection waited until it gave up, and no message named the cause. Traffic does not pass
+/// through a stopped broker, so streams continue; it is replaced only when a connection waits for it.
 fn a_broker_that_hangs_is_replaced_and_named_once_a_connection_waits_for_it(
     capture: Capture,
 ) -> Result<()> {
@@ -441,7 +444,8 @@ fn a_broker_that_hangs_is_replaced_and_named_once_a_connection_waits_for_it(
             "client-0, process {broker}, was stopped by a signal, and new connections wait"
         );
         ensure!(!lab.log().contains(&said), "it was replaced although nothing waited for it");
-        // Each takes a socket of those that the process has in stock, until it wants more.
+        // Each connection takes a socket from the stock of the process, until the process requests more from its
+        // broker.
         let steps = [Step::Send("hi".into()), Step::Expect("hi".into())];
         wait::until("the end of a broker that hangs", LIMIT, || {
             let _late = lab.talk("client", "apart:9000", &steps)?;
@@ -463,12 +467,13 @@ fn a_broker_that_hangs_is_replaced_and_named_once_a_connection_waits_for_it(
     lab.explain(outcome())
 }
 
-/// A stream of the client from one file to another, in which nothing may be lost.
+/// Starts a stream of the client that lasts from when one file appears until another does. None of its data may be
+/// lost.
 pub(super) fn stream(lab: &Lab, begun: &Path, go: &Path) -> Result<Running> {
     stream_to(lab, "apart:9000", (begun, go))
 }
 
-/// The same, to this server.
+/// Like [`stream`], to this server.
 pub(super) fn stream_to(lab: &Lab, server: &str, (begun, go): (&Path, &Path)) -> Result<Running> {
     let steps = serde_json::to_string(&[
         Step::Send("one".into()),
@@ -490,7 +495,8 @@ pub(super) fn has_nothing_lost(stream: Running) -> Result<()> {
     Ok(())
 }
 
-/// The sockets that a broker sends are then lost, and an order to serve one more workload has no sockets.
+/// The sockets that a broker sends are lost in this state, and an order to serve one more workload arrives without
+/// sockets.
 fn a_process_without_a_free_descriptor_keeps_its_members(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
@@ -498,8 +504,8 @@ fn a_process_without_a_free_descriptor_keeps_its_members(capture: Capture) -> Re
         let file = |name: &str| lab.directory().join(name);
         let stream = stream(&lab, &file("begun"), &file("go"))?;
         let open = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{node}/fd"))?.count()) };
-        // This many connections use up half of the sockets that the broker has sent, and there is no room for the next
-        // ones.
+        // This many connections use up half of the sockets that the broker has sent, and there is no descriptor
+        // for further ones.
         let limit = open()? + 12;
         set_limit(node, limit)?;
         let (full, free) = (file("full"), file("free"));
@@ -528,7 +534,7 @@ fn a_process_without_a_free_descriptor_keeps_its_members(capture: Capture) -> Re
     lab.explain(outcome())
 }
 
-/// Sets how many descriptors a proxy may have, running as the proxy's user, who needs no capability for that.
+/// Sets how many descriptors a proxy may have. Runs as the proxies' user, who needs no capability for that.
 fn set_limit(pid: u32, descriptors: usize) -> Result<()> {
     let (pid, limit) = (pid.to_string(), format!("--nofile={descriptors}:"));
     let user = ["--reuid=2102", "--regid=2102", "--clear-groups"];
@@ -538,9 +544,9 @@ fn set_limit(pid: u32, descriptors: usize) -> Result<()> {
     Ok(())
 }
 
-/// Every process that has served a workload finishes its connections, while the next one accepts new ones.
+/// Every process that has served a workload finishes its connections, while the next process accepts new ones.
 fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Result<()> {
-    // At the end they return to the process that still has the stream.
+    // With the last share, the workloads return to the process that still has the stream.
     const SHARES: [&str; 4] = ["workload", "namespace", "service-account", "node"];
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
@@ -548,7 +554,7 @@ fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Resu
         let before = [application("client-0")?, application("web-0")?, lab.pid_of(GROUP)?];
         let file = |name: &str| lab.directory().join(name);
         let stream = stream(&lab, &file("begun"), &file("go"))?;
-        // A request whose body ends only after the last change.
+        // Starts a request whose body ends only after the last change.
         let upload = format!(
             "(printf head; touch {}; while [ ! -e {} ]; do printf more; sleep 0.05; done; printf tail) | \
              curl -sS -m 300 -o /dev/null -w '%{{http_code}}' -T - http://web:8080/upload",
@@ -569,7 +575,7 @@ fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Resu
         let after = [application("client-0")?, application("web-0")?, lab.pid_of(GROUP)?];
         ensure!(after == before, "{after:?} after {before:?}");
         println!("{}: {requests} requests over {} shares, none lost", capture.name(), SHARES.len());
-        // The previous processes end with their connections.
+        // The previous processes end together with their connections.
         let gone = ["workload.lab.web-0", "namespace.lab", "service-account.lab.client"];
         wait::until("the end of all processes but one", LIMIT, || {
             let left = gone.iter().any(|group| lab.pid_of(MeshProcess::Node(group)).is_ok());
@@ -617,7 +623,7 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         ensure!(status(&lab, "/")? == "200");
         lab.kill(GROUP, Signal::SIGKILL)?;
         fs::write(file("killed"), "")?;
-        // The streams cannot continue, because their process is gone.
+        // The streams cannot continue, because their process no longer exists.
         drop(stopped);
         let cut = former.finish(LIMIT)?;
         let said: Transcript = serde_json::from_slice(&cut.stdout)?;
@@ -634,7 +640,8 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
     lab.explain(outcome())
 }
 
-/// Begins a change of the share that has to wait: no process gets a certificate while the controller is stopped.
+/// Begins a change of the share that has to wait, because no process gets a certificate while the controller is
+/// stopped.
 fn begin_change(lab: &Lab) -> Result<()> {
     lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
     lab.edit(&shared("workload"))?;
@@ -657,7 +664,7 @@ fn a_change_of_share_that_is_taken_back_leaves_the_process_that_serves_its_ident
             Ok(lab.pid_of(MeshProcess::Node("workload.lab.web-0")).is_err().then_some(()))
         })?;
         lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
-        // The process that is started in its place needs a certificate.
+        // The process that replaces it needs a certificate, so it cannot start.
         let before = lab.pid_of(GROUP)?;
         lab.kill(GROUP, Signal::SIGKILL)?;
         ensure!(status(&lab, "/")? == "200");
@@ -674,7 +681,7 @@ fn a_process_that_dies_while_the_next_one_waits_for_its_identity_is_left_for_it(
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         begin_change(&lab)?;
-        // The third start is delayed, so the next process may serve while this one does not run.
+        // The third start is delayed, so the next process may already serve while this one does not run.
         for _ in 0..3 {
             let pid = lab.pid_of(GROUP)?;
             lab.kill(GROUP, Signal::SIGKILL)?;

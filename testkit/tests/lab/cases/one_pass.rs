@@ -1,7 +1,8 @@
-//! Workloads of one process talk to each other in memory; everything else is as over the network.
+//! Tests workloads of one process that send to each other in memory. Everything else must be the same as over the
+//! network.
 //!
 //! ```text
-//! client ──► web (HTTP), calls (gRPC), guest (bytes)      all of one process
+//! client ──► web (HTTP), calls (gRPC), guest (bytes)      all in one process
 //! ```
 
 use std::fs;
@@ -35,7 +36,7 @@ spec: {selector: {app: calls}, ports: [{name: grpc, port: 90, targetPort: 10000,
 
 /// The size of the bodies that are sent while packets are captured.
 const BODY: usize = 1024 * 1024;
-/// Most bytes of handshakes of connections that are opened meanwhile, and of probes of open ones.
+/// Most bytes for the handshakes of connections that are opened meanwhile, and for probes of open ones.
 const HANDSHAKES: usize = 64 * 1024;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -58,7 +59,7 @@ fn strict(capture: Capture) -> LabOptions {
     LabOptions { mtls: Some("strict"), one_pass: true, ..LabOptions::new(capture) }
 }
 
-/// The connections of `who` that were moved to memory.
+/// The number of connections of `who` that were moved to memory.
 fn in_memory(lab: &Lab, who: &str, direction: &str) -> Result<u64> {
     measured(lab, who, &format!("leno_connections_in_process_total{{direction=\"{direction}\"}} "))
 }
@@ -75,7 +76,7 @@ fn talk(lab: &Lab, peer: &str) -> Result<()> {
     let body = "x".repeat(100_000);
     let curl = ["curl", "-sS", "-m", "60", "--fail", "-d", &body, "http://web:8080/echo"];
     ensure!(lab.text("client", &curl)? == body, "the body is not what was sent");
-    // So many at once that the proxies use HTTP/2 between them.
+    // There are so many requests at once that the proxies use HTTP/2 between them.
     let url = "http://web:8080/?size=20000&delay_ms=100";
     let load = ["--url", url, "--rate", "100", "--connections", "20", "--duration", "1s"];
     let report = lab.load("client", &load)?.finish()?;
@@ -85,7 +86,7 @@ fn talk(lab: &Lab, peer: &str) -> Result<()> {
     echoes(lab, "guest:9000")
 }
 
-/// A response of HTTP/1 with a body of this size.
+/// Requests an HTTP/1 response with a body of this size.
 fn download(lab: &Lab, bytes: usize) -> Result<()> {
     let url = format!("http://web:8080/?size={bytes}");
     let format = "%{http_code} %{size_download}";
@@ -95,7 +96,7 @@ fn download(lab: &Lab, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that crossed the bridge between two instances while `work` ran.
+/// The number of bytes that crossed the bridge between two instances while `work` ran.
 fn crossed(lab: &Lab, instances: [&str; 2], work: impl FnOnce() -> Result<()>) -> Result<usize> {
     let status = lab.status()?;
     let address = |name: &str| -> Result<[IpAddr; 2]> {
@@ -117,7 +118,7 @@ fn what_workloads_of_one_process_send_each_other_is_not_on_the_network(
 ) -> Result<()> {
     let (lab, peer) = start(&strict(capture))?;
     let outcome = || -> Result<()> {
-        // The first requests of a connection are sent before the other end has moved it to memory.
+        // The first requests of a connection are sent before the other end has moved the connection to memory.
         talk(&lab, &peer)?;
         let mut bytes = 0;
         for server in ["web", "calls", "guest"] {
@@ -132,7 +133,7 @@ fn what_workloads_of_one_process_send_each_other_is_not_on_the_network(
             ensure!(there == guests, "{who} serves on {there} threads of others");
         }
         ensure!(in_memory(&lab, "client", "inbound")? == 0, "nothing calls the client");
-        // A sidecar has no neighbours, and its traffic crosses the bridge.
+        // A sidecar shares its process with no other workload, so its traffic crosses the bridge.
         echoes(&lab, "apart:9000")?;
         ensure!(in_memory(&lab, "apart", "inbound")? == 0, "a sidecar has no neighbour");
         ensure!(status(&lab, "/closed")? == "403", "the server's policy was not enforced");
@@ -142,7 +143,7 @@ fn what_workloads_of_one_process_send_each_other_is_not_on_the_network(
     lab.explain(outcome())
 }
 
-/// A network policy that cuts open connections has the same effect.
+/// A network policy that cuts open connections must have the same effect.
 fn a_network_that_is_cut_ends_what_workloads_of_one_process_have_in_memory(
     capture: Capture,
 ) -> Result<()> {
@@ -166,7 +167,7 @@ fn a_network_that_is_cut_ends_what_workloads_of_one_process_have_in_memory(
     lab.explain(outcome())
 }
 
-/// The connections that a proxy has accepted and not closed.
+/// The number of connections that a proxy has accepted and not closed.
 fn open(lab: &Lab, who: &str) -> Result<u64> {
     measured(lab, who, "leno_connections_open ")
 }
@@ -206,7 +207,7 @@ fn workloads_of_one_process_use_the_network_where_they_are_told_to_or_have_no_mt
         let (lab, peer) = start(&options)?;
         let outcome = || -> Result<()> {
             talk(&lab, &peer)?;
-            // So few that a capture on a busy machine loses none.
+            // There are so few bytes that a capture on a busy machine loses none.
             let bytes = crossed(&lab, ["client", "web"], || download(&lab, 4 * HANDSHAKES))?;
             ensure!((bytes < HANDSHAKES) == expected, "{options:?}: {bytes} on the bridge");
             ensure!((in_memory(&lab, "web", "inbound")? > 0) == expected, "{options:?}");

@@ -1,4 +1,4 @@
-//! Ways to bypass a capture that remain open.
+//! Tests the detection of ways to bypass a capture that remain open.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A raw socket, whose packets bypass every backend.
+/// Opens a raw socket, whose packets bypass every capture backend.
 const RAW: &str =
     "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)";
 
@@ -31,7 +31,7 @@ fn the_ways_around_the_capture_of_a_workload_are_named(lab: &Lab) -> Result<()> 
     let by = |name: &str| ways.iter().find(|way| way["way"] == name).map(|way| &way["by"]);
     ensure!(by("datagrams").is_some(), "{open}");
     ensure!(by("older_connections").is_none(), "{open}");
-    // Workloads of this mesh run as root, with the capabilities that `leno up` leaves them.
+    // Workloads in this mesh run as root, with the capabilities that `leno up` leaves to them.
     let raw = by("raw_sockets").context("raw sockets are not named")?;
     ensure!(raw[0].as_str().is_some_and(|one| one.ends_with(" leno-peer")), "{raw}");
     lab.text("web-0", &["python3", "-c", RAW]).context("a raw socket")?;

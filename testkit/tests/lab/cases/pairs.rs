@@ -1,7 +1,8 @@
 //! Compares `leno explain` with the proxies for every pair of a client and a name in a generated mesh.
 //!
-//! The servers are all combinations of a protocol and of what accepts connections: a proxy that admits plaintext, one
-//! that does not, or no proxy. A seed determines where aliases and routes lead, and the weights.
+//! There is a server for every combination of a protocol with what accepts its connections: a proxy that admits
+//! plaintext, one that does not, or no proxy. A seed determines the targets of aliases and routes, and the
+//! weights.
 
 mod ask;
 mod generated;
@@ -30,14 +31,15 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(explain_agrees_with_the_proxy_about_every_pair)]
 }
 
-/// Most requests until each backend of a route has answered: the rarest, with a share of one in seven, is missed by
-/// this many once in 10^13 runs.
+/// The most requests that are sent until each backend of a route has answered. The rarest backend, with a share of
+/// one in seven, is missed by this many once in 10^13 runs.
 const TRIES: usize = 200;
-/// How long `leno explain`, and creating the certificate, may take.
+/// How long `leno explain` may take, and how long creating the certificate may take.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Each capture backend has its own seed, because a mesh takes more than a minute; `LENO_SEED` sets another one, as
-/// every nightly run does. Clients and destinations outside of the mesh are addressed as the backend captures them.
+/// Each capture backend has its own seed, because a mesh takes more than a minute. `LENO_SEED` sets another seed,
+/// as every nightly run does. Clients and destinations outside the mesh are addressed as the backend captures
+/// them.
 fn explain_agrees_with_the_proxy_about_every_pair(capture: Capture) -> Result<()> {
     let seed = match (std::env::var("LENO_SEED"), capture) {
         (Ok(seed), _) => seed.parse().context("LENO_SEED")?,
@@ -79,7 +81,7 @@ fn pairs(capture: Capture, seed: u64) -> Result<()> {
     lab.explain(if differences.is_empty() { Ok(()) } else { Err(anyhow::anyhow!("{all}")) })
 }
 
-/// Creates the HTTPS server and its certificate.
+/// Writes the HTTPS server and creates its certificate.
 fn prepare(directory: &Path) -> Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
     fs::write(directory.join("server.py"), include_str!("pairs/server.py"))?;
@@ -93,7 +95,7 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(fs::write(directory.join("pair.pem"), both)?)
 }
 
-/// The network outside, with a server of each protocol.
+/// The network outside the mesh, with a server for each protocol.
 fn outside(machine: &Machine, directory: &Path) -> Result<Outside> {
     let mut outside = Outside::of(machine)?;
     outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:80", "--name", OUTSIDE])?;
@@ -136,12 +138,12 @@ fn agrees(lab: &Lab, (namespace, client): (&str, &str), to: &Destination) -> Res
     Ok(())
 }
 
-/// An outcome that the explanation permits.
+/// The outcomes that the explanation permits.
 #[derive(Debug)]
 enum Expected {
-    /// Exactly this one.
+    /// Exactly this outcome.
     Is(CallOutcome),
-    /// Some server answers.
+    /// An answer of any server.
     AnyServer,
 }
 
@@ -180,7 +182,7 @@ fn expected(said: &Value, scheme: Scheme) -> Result<Vec<Expected>> {
     })
 }
 
-/// The gRPC status for an HTTP status ("HTTP to gRPC Status Code Mapping").
+/// The gRPC status that corresponds to an HTTP status (from gRPC's document "HTTP to gRPC Status Code Mapping").
 fn grpc_status(of_http: u64) -> &'static str {
     match of_http {
         403 => "PermissionDenied",
@@ -190,7 +192,7 @@ fn grpc_status(of_http: u64) -> &'static str {
     }
 }
 
-/// The name with which the server of a backend answers: the instance's name without its number.
+/// The name with which the server of a backend answers: the name of the instance without its number.
 fn server_of(backend: &Value) -> String {
     let workload = backend["endpoints"][0]["workload"].as_str();
     let instance = workload.and_then(|name| name.strip_prefix("lab/"));

@@ -1,12 +1,12 @@
-//! Unmodified programs, addressed by service name, by service address and by workload address, over
-//! IPv4 and IPv6. The databases listen only on 127.0.0.1.
+//! Tests unmodified programs, which are addressed by service name, by service address and by workload address,
+//! over IPv4 and IPv6. The databases listen only on 127.0.0.1.
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::Lab;
 
 use super::{Case, shared};
 
-/// Fetches twice over one connection, as programs with connection pools do.
+/// Fetches two pages over one connection, as programs with connection pools do.
 const PYTHON: &str = "
 import http.client, sys
 c = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=20)
@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs `work` with every address of `service`: host and port.
+/// Runs `work` with every address of `service`, as host and port.
 pub(super) fn everywhere(
     lab: &Lab,
     service: &str,
@@ -47,7 +47,7 @@ pub(super) fn everywhere(
     Ok(())
 }
 
-/// The service's virtual address, which the client gets from DNS.
+/// The service's virtual address, as the client gets it from DNS.
 pub(super) fn virtual_address(lab: &Lab, service: &str, ipv6: bool) -> Result<String> {
     let database = if ipv6 { "ahostsv6" } else { "ahostsv4" };
     let said = lab.text("client", &["getent", database, service])?;
@@ -55,7 +55,7 @@ pub(super) fn virtual_address(lab: &Lab, service: &str, ipv6: bool) -> Result<St
     Ok(address.to_string())
 }
 
-/// `host:port`, with brackets if the host needs them.
+/// The text `host:port`, with brackets if the host needs them.
 pub(super) fn socket(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -69,12 +69,12 @@ fn curl_fetches_from_nginx(lab: &Lab) -> Result<()> {
     })
 }
 
-/// The client verifies the server's own certificate, so no proxy has terminated its TLS.
+/// The client verifies the server's own certificate, which shows that no proxy has terminated the TLS.
 fn tls_of_the_applications_passes_as_it_is(lab: &Lab) -> Result<()> {
     let certificate = lab.directory().join("nginx.crt").display().to_string();
     for (port, metric) in [
         ("443", Some("leno_tls_passthrough_total{direction=\"outbound\",server_name=\"nginx\"} ")),
-        // TLS is declared on this port, so no proxy parses the ClientHello.
+        // On this port TLS is declared, so no proxy parses the ClientHello.
         ("444", None),
     ] {
         let counted = || -> Result<u64> {

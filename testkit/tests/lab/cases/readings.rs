@@ -1,5 +1,5 @@
-//! Paths are compared in the form that the application is declared to use: with nginx, which merges slashes, resolves
-//! dots and decodes slashes, and with Node, which uses paths as they are sent.
+//! Tests that paths are compared in the form in which the application is declared to use them: with nginx, which
+//! merges slashes, resolves dots and decodes slashes, and with Node, which uses paths as they are sent.
 
 use std::fs;
 use std::path::Path;
@@ -62,7 +62,7 @@ require('http').createServer((request, response) => {
 }).listen(8080, '::');
 ";
 
-/// Spellings of paths, some of which each application treats as `/admin`.
+/// Spellings of paths. Each application treats some of them as `/admin`.
 const PATHS: [&str; 24] = [
     "/admin",
     "/admin/",
@@ -155,7 +155,8 @@ fn compared(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// How an application interprets a path without a proxy in between: the first line of its response.
+/// The first line of the response to a path without a proxy in between, which shows how the application reads the
+/// path.
 fn asked(lab: &Lab, server: &str, path: &str) -> Result<String> {
     let url = format!("http://127.0.0.1:8080{path}");
     let said = lab.text(server, &["curl", "-sS", "-m", "20", "--path-as-is", &url])?;

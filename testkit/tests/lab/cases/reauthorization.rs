@@ -1,4 +1,5 @@
-//! Requests and connections in progress when a policy changes: exactly those that are no longer permitted end.
+//! Tests requests and connections in progress when a policy changes. Exactly those that are no longer permitted
+//! must end.
 //!
 //! ```text
 //! web (denied), cart (permitted, except below /upgrade) ──► front (HTTP), echo (bytes), calls (gRPC)
@@ -17,7 +18,7 @@ use leno_testkit::wait;
 use super::calls::peer;
 use super::{Case, once};
 
-/// How long a change may take to reach a proxy and end what it denies.
+/// How long it may take until a change reaches a proxy and ends what it denies.
 pub(super) const HEAR_LIMIT: Duration = Duration::from_secs(90);
 
 const MESH: &str = "
@@ -106,7 +107,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A server whose port is not declared, beside the documents of MESH.
+/// A server whose port is not declared, in addition to the documents of MESH.
 const UNDECLARED: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -134,7 +135,7 @@ pub(super) struct OpenTalk {
 }
 
 impl OpenTalk {
-    /// Waits for its end: a proper one if it may continue, an early one if not.
+    /// Waits until the connection ends, and checks that it ends properly if it may continue, and early otherwise.
     pub(super) fn end(self) -> Result<()> {
         let said = command::success(&self.what, self.running.finish(HEAR_LIMIT)?)?;
         let transcript: Transcript = serde_json::from_str(&said)?;
@@ -191,7 +192,7 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
         let end = running.finish(HEAR_LIMIT)?;
         ensure!(!end.status.success(), "{client}: the stream ended in order: {end:?}");
     }
-    // What is still permitted was checked as well, and continues.
+    // Connections that are still permitted were checked as well, and continue.
     std::fs::write(&go, "")?;
     stays.into_iter().try_for_each(OpenTalk::end)?;
     for running in kept {
@@ -219,7 +220,7 @@ pub(super) fn begin_upgrade() -> Vec<Step> {
     vec![Step::Send(request.into()), Step::Response(false)]
 }
 
-/// Opens a connection, which continues once `go` exists, or is only read from.
+/// Opens a connection. It continues when `go` exists; without `go`, the client only reads.
 pub(super) fn begin_talk(
     lab: &Lab,
     (client, address): (&str, &str),
@@ -244,7 +245,7 @@ pub(super) fn begin_talk(
     Ok(OpenTalk { what, running, goes_on })
 }
 
-/// A response in progress until `go` exists, over HTTP/2 from end to end.
+/// Starts a response that is in progress until `go` exists, over HTTP/2 from end to end.
 pub(super) fn begin_stream(
     lab: &Lab,
     (client, header): (&str, &str),
@@ -263,7 +264,7 @@ pub(super) fn begin_stream(
     Ok(running)
 }
 
-/// A silent client waits for the server's greeting, which it must not receive.
+/// A client that sends nothing waits for the server's greeting, which it must not receive.
 fn a_server_tells_nothing_to_the_denied(lab: &Lab) -> Result<()> {
     let heard = lab.talk("plain", "banner-0.banner.lab:2500", &[Step::Read(6)])?;
     let secret = |event: &Event| matches!(event, Event::Bytes { text, .. } if text == "secret");
@@ -274,8 +275,8 @@ fn a_server_tells_nothing_to_the_denied(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The server name of a connection is not read before a policy needs it. So an earlier connection that may have the
-/// denied name ends, and one whose bytes were read continues.
+/// The proxy does not read the server name of a connection before a policy needs it. So an earlier connection that
+/// may have the denied name ends, and one whose bytes were read continues.
 fn what_a_new_denial_by_server_name_denies_ends(capture: Capture) -> Result<()> {
     let mesh = format!("{MESH}{UNDECLARED}");
     let lab = Lab::start(&LabOptions::new(capture), &mesh, |_| Ok(()))?;
@@ -294,7 +295,7 @@ fn names(lab: &Lab, mesh: &str) -> Result<()> {
     unread.into_iter().try_for_each(OpenTalk::end)?;
     std::fs::write(&go, "")?;
     read.end()?;
-    // Connections that begin under the policy are read.
+    // The proxy reads the server name of connections that begin under the policy.
     let begun = lab.talk("cart", "echo.lab:9000", &bytes())?;
     ensure!(begun.failure().is_none(), "{begun:?}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Routes through the control plane and two proxies.
+//! Tests routes through the control plane and two proxies.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Case, once};
 
 /// How long a change may take to reach a proxy.
 pub(super) const HEAR_LIMIT: Duration = Duration::from_secs(90);
-/// Changes of the route under load.
+/// How many times the route changes under load.
 const CHANGES: usize = 20;
 
 pub(super) const MESH: &str = "
@@ -56,7 +56,7 @@ pub(super) fn route(name: &str, namespace: &str, rules: &str) -> String {
     )
 }
 
-/// The status and the server that responds to `who`, and the `leno-error` if there is one.
+/// The status, the server that responds to `who`, and the `leno-error` if there is one.
 fn answered(lab: &Lab, who: &str, more: &[&str]) -> Result<String> {
     let format = "%{http_code} %header{x-served-by} %header{leno-error}";
     let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", format];
@@ -94,7 +94,7 @@ fn mesh_traffic_split(capture: Capture) -> Result<()> {
         let invalid =
             "500  backend-invalid; reason=BackendNotFound; by=\"HTTPRoute lab/split rule 2\"";
         until_answered(&lab, "client", &["http://web/nobody"], invalid)?;
-        // The routes apply to the Service only; its backends are called without them.
+        // The routes apply only to the Service. Its backends are called without them.
         until_answered(&lab, "client", &["http://v1:8080/any"], "200 v1")?;
         until_answered(&lab, "guest", &["http://web.lab/v1"], "200 v2")?;
         lab.edit(&format!("{MESH}{split}"))?;
@@ -106,7 +106,7 @@ fn mesh_traffic_split(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// A route that changes under load: no request fails, and the last change applies.
+/// While a route changes under load, no request may fail, and the last change must apply.
 fn a_route_that_changes_loses_no_request(capture: Capture) -> Result<()> {
     let to = |place: usize| {
         let backend = ["v1", "v2"][place % 2];

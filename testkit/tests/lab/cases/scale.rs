@@ -1,4 +1,4 @@
-//! Many services and routes: how many resources a proxy holds.
+//! Tests how many resources a proxy holds in a mesh with many services and routes.
 //!
 //! ```text
 //!   client (lab) ──► three of them     1,000 services with 5,000 routes, and web (shop)
@@ -19,16 +19,16 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// How long a change may take to reach a proxy.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Services of the large mesh, each with [`ROUTES`] routes: 5,000 in all.
+/// The number of services in the large mesh, each with [`ROUTES`] routes: 5,000 routes in all.
 const SERVICES: usize = 1000;
 const ROUTES: usize = 5;
-/// Services that the client calls.
+/// The number of services that the client calls.
 const USED: usize = 3;
-/// Most services and workloads that a proxy may hold: those that were called, the server behind
-/// them, its own workload, and the name server of the mesh.
+/// The most services and workloads that a proxy may hold: the called services, the server behind them, the proxy's
+/// own workload, and the name server of the mesh.
 const HELD: f64 = (USED + 4) as f64;
-/// How much more memory a proxy may use in the large mesh, in KiB: one or two pages of the
-/// allocator are noise, while 5,000 routes would take several MiB.
+/// How much more memory a proxy may use in the large mesh, in KiB. One or two pages of the allocator are noise,
+/// while 5,000 routes would take several MiB.
 const MORE_KIB: u64 = 1024;
 
 fn documents(services: usize) -> Result<String> {
@@ -60,14 +60,14 @@ fn documents(services: usize) -> Result<String> {
     Ok(text)
 }
 
-/// The resources that proxies hold.
+/// The amount of resources that proxies hold.
 #[derive(Debug)]
 struct ProxyResources {
-    /// Resources of the client's proxy; the client has called some of the services.
+    /// The number of resources that the client's proxy holds; the client has called some of the services.
     client: f64,
-    /// Resources of a proxy in the services' namespace, whose workload has called none.
+    /// The number of resources that a proxy in the services' namespace holds, whose workload has called none.
     neighbour: f64,
-    /// Memory of the client's proxy, in KiB.
+    /// The memory of the client's proxy, in KiB.
     memory: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Rate limits that proxies share: requests are counted at the servers, with the control plane and
-//! without it.
+//! Tests rate limits that proxies share. Requests are counted at the servers, with the control plane and without
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,11 @@ pub(super) fn cases() -> Vec<Case> {
 const RATE: f64 = 60.0;
 const BURST: f64 = 10.0;
 const SERVERS: [&str; 3] = ["web-0", "web-1", "web-2"];
-/// How long it takes until proxies enforce limits on their own, with room for a busy machine.
+/// How long it may take until proxies enforce limits on their own, on a busy machine.
 const ALONE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Each server gets a third of the requests, far more than a third of the limit. Balancing by
-/// latency could leave one server with so few that it refuses none.
+/// Each server gets a third of the requests, which is much more than a third of the limit. Balancing by latency
+/// could leave a server with so few requests that it would refuse none.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -52,7 +52,7 @@ spec:
   limits: [{requests: 60, burst: 10, scope: Global}]
 ";
 
-/// Requests that reached the servers, in total.
+/// The total number of requests that reached the servers.
 fn seen(lab: &Lab) -> Result<usize> {
     let mut sum = 0;
     for server in SERVERS {
@@ -62,8 +62,7 @@ fn seen(lab: &Lab) -> Result<usize> {
     Ok(sum)
 }
 
-/// Sends four times as many requests as may pass; returns how many passed, and the time that this
-/// took.
+/// Sends four times as many requests as may pass. Returns how many passed, and the time that this took.
 fn load(lab: &Lab, duration: &str) -> Result<(usize, f64)> {
     let before = seen(lab)?;
     let began = Instant::now();
@@ -95,8 +94,8 @@ fn together(lab: &Lab) -> Result<()> {
     let (passed, took) = load(lab, "8s")?;
     let most = RATE * (took + 1.25) + BURST + 8.0 * SERVERS.len() as f64;
     ensure!(passed as f64 <= most, "{passed} requests passed in {took:.1} s, more than {most:.0}");
-    // Proxies that did not share would each let the whole limit pass, which the check above catches.
-    // They must not refuse too many either.
+    // Proxies that do not share would each let the whole limit pass, which the check above detects. They must not
+    // refuse too many requests either.
     ensure!(passed as f64 >= RATE * 8.0 * 0.5, "only {passed} requests passed in {took:.1} s");
     for server in SERVERS {
         let limited = number(lab, server, "leno_rate_limited_total")?;
@@ -108,7 +107,7 @@ fn together(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A stopped control plane answers no proxy, and no supervisor restarts it.
+/// Tests without the control plane. While it is stopped, it answers no proxy, and no supervisor restarts it.
 fn alone(lab: &Lab) -> Result<()> {
     lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
     let outcome = without_control_plane(lab);

@@ -1,5 +1,5 @@
-//! Users who sign in: a real oauth2-proxy is the authorizer over HTTP, and an OpenID Connect provider authenticates the
-//! user.
+//! Tests users who sign in. A real oauth2-proxy is the authorizer over HTTP, and an OpenID Connect provider
+//! authenticates the user.
 //!
 //! ```text
 //! web (meshed), plain (no proxy) ──► front
@@ -103,7 +103,7 @@ const BY_LOGIN: &str = "  rules: [{to: [{paths: [{prefix: /}]}]}]
       onResponse: [Set-Cookie]
 ";
 
-/// Headers with which a client claims to be a user.
+/// Headers with which a client claims to be a particular user.
 const FORGED: [&str; 6] = [
     "-H",
     "X-Auth-Request-Email: root@example.com",
@@ -113,7 +113,7 @@ const FORGED: [&str; 6] = [
     "X-Auth-Request.Groups: root",
 ];
 
-/// A client without a proxy can reach workloads, but not services.
+/// Options with which curl reaches a workload directly, for a client without a proxy, which cannot reach services.
 const DIRECTLY: [&str; 4] = [
     "--connect-to",
     "front.lab:80:front-0.front.lab:8080",
@@ -157,7 +157,7 @@ fn way(client: &str) -> &'static [&'static str] {
     if client == "plain" { &DIRECTLY } else { &[] }
 }
 
-/// A browser is redirected to the provider, a program gets 401.
+/// A browser must be redirected to the provider, and a program must get 401.
 fn strangers_get_the_answer_of_the_login(lab: &Lab) -> Result<()> {
     let said = lab.text("web", &["curl", "-sSi", "-m", "20", URL])?;
     let location = said.lines().find_map(|line| line.strip_prefix("location: "));
@@ -167,8 +167,8 @@ fn strangers_get_the_answer_of_the_login(lab: &Lab) -> Result<()> {
     ensure!(said.to_lowercase().contains("set-cookie: _oauth2_proxy_csrf"), "{said}");
     let program = ["-H", "accept: application/json", URL];
     until(lab, "web", &program, &format!("401 {DENIED}"))?;
-    // A cookie that the login has not signed, a path that the login answers itself for probes, and a path with two
-    // interpretations.
+    // Three requests that must not be permitted: one with a cookie that the login has not signed, one for a path
+    // that the login itself answers for probes, and one for a path with two interpretations.
     let forged = ["-H", "cookie: _oauth2_proxy=am9obg==|1700000000|c2lnbmVk", URL];
     until(lab, "web", &forged, &format!("302 {DENIED}"))?;
     until(lab, "web", &["http://front.lab/ping"], &format!("302 {DENIED}"))?;
@@ -176,7 +176,7 @@ fn strangers_get_the_answer_of_the_login(lab: &Lab) -> Result<()> {
     until(lab, "web", &two, "403 authorization-denied; reason=ambiguous-path")
 }
 
-/// Follows only the redirects, as a browser does.
+/// Signs in by following the redirects, as a browser does.
 fn a_user_signs_in(lab: &Lab, client: &str, jar: &str) -> Result<()> {
     let request = ["-L", "-c", jar, "-b", jar, URL];
     let seen = seen(lab, client, &[way(client), &request].concat())?;
@@ -200,10 +200,11 @@ fn what_a_client_says_of_its_user_is_not_believed(lab: &Lab) -> Result<()> {
     until(lab, "web", &[&FORGED[..], &[URL]].concat(), &format!("302 {DENIED}"))
 }
 
-/// A user who has signed in is still served. A code cannot be redeemed, so it permits nothing.
+/// While the provider does not answer, a user who has signed in is still served. A code cannot be redeemed, so it
+/// permits nothing.
 fn without_the_provider_no_user_signs_in(lab: &Lab) -> Result<()> {
     let late = jar(lab, "late");
-    // Up to the provider's redirect, which is not followed.
+    // Follows the redirects up to the one to the provider, which is not followed.
     let print = ["-o", "/dev/null", "-w", "%{redirect_url}"];
     let step = |url: &str| {
         let curl = ["curl", "-sS", "-m", "20", "-c", &late, "-b", &late];
@@ -218,7 +219,7 @@ fn without_the_provider_no_user_signs_in(lab: &Lab) -> Result<()> {
     until(lab, "web", &["-b", &late, URL], &format!("302 {DENIED}"))?;
     until(lab, "web", &["-b", &jar(lab, "web"), URL], "200")?;
     lab.kill(MeshProcess::Application("idp-0"), Signal::SIGCONT)?;
-    // Without cookies, because a user who has signed in does not need the provider.
+    // Signs in without cookies, because a user who has signed in does not need the provider.
     let next = jar(lab, "next");
     wait::until("the next sign-in", START_LIMIT, || Ok(a_user_signs_in(lab, "web", &next).ok()))
 }

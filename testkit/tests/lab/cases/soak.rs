@@ -1,4 +1,4 @@
-//! Twice the load that the proxies can carry, for a while: memory and descriptors must not grow.
+//! Sends twice the load that the proxies can carry, for a while. Memory and descriptors must not grow.
 
 use std::time::{Duration, Instant};
 
@@ -24,16 +24,17 @@ spec:
 
 const PROXIES: [MeshProcess<'static>; 2] =
     [MeshProcess::Proxy("client-0"), MeshProcess::Proxy("web-0")];
-/// How long the soak lasts unless `LENO_SOAK_SECONDS` is set: CI runs it for longer, and each night for a minute.
+/// How many seconds the soak lasts unless `LENO_SOAK_SECONDS` is set. CI runs it for longer, and the nightly run
+/// for a minute.
 const DEFAULT_SECONDS: u64 = 5;
-/// Growth that is not a leak: the allocator's own caches are still filling.
+/// How much memory may grow without being a leak, because the allocator's own caches are still filling.
 const MEMORY_SLACK_KIB: u64 = 1024;
-/// Descriptors that may differ between two idle moments, for example by a reconnect to the control
+/// How many descriptors may differ between two idle moments, for example because of a reconnect to the control
 /// plane.
 const DESCRIPTOR_SLACK: u64 = 4;
 /// The time between two samples of the proxies.
 const SAMPLE: Duration = Duration::from_millis(500);
-/// How long connections may take to be closed after the load.
+/// How long it may take until connections are closed after the load.
 const CLOSE_LIMIT: Duration = Duration::from_secs(90);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -64,7 +65,7 @@ fn soak(lab: &Lab, capture: Capture) -> Result<()> {
     ensure!(report.requests > report.errors, "no request was answered: {report:?}");
     let after = wait_idle(lab, Some(&warm))?;
     for (nth, piece) in PROXIES.iter().enumerate() {
-        // Only anonymous memory counts: pages of code are mapped and unmapped with their use.
+        // Only anonymous memory counts, because pages of code are mapped and unmapped as they are used.
         let at: Vec<u64> = samples.iter().map(|s| s[nth].anonymous_kib).collect();
         let (settled, end) = (at.len() / 3, at.len() * 2 / 3);
         let early = at[..=end].iter().skip(settled).max().copied().unwrap_or_default();
@@ -95,20 +96,20 @@ fn usage(lab: &Lab) -> Result<Vec<Usage>> {
     PROXIES.iter().map(|piece| lab.usage(*piece)).collect()
 }
 
-/// Samples of the proxies' usage during the load.
+/// Samples the usage of the proxies during the load.
 fn sample(lab: &Lab, duration: Duration) -> Result<Vec<Vec<Usage>>> {
     let start = Instant::now();
     let mut samples = vec![usage(lab)?];
     while start.elapsed() < duration {
-        // The sampling period; this is not a wait for a condition.
+        // This sleep is the sampling period, not a wait for a condition.
         std::thread::sleep(SAMPLE);
         samples.push(usage(lab)?);
     }
     Ok(samples)
 }
 
-/// Waits until the proxies hold no more descriptors than at an earlier idle moment; the first time,
-/// until their number has been stable for a second.
+/// Waits until the proxies have no more descriptors open than in `before`, at an earlier idle moment. Without
+/// `before`, waits until their number has been stable for a second.
 fn wait_idle(lab: &Lab, before: Option<&[Usage]>) -> Result<Vec<Usage>> {
     let mut last = (Instant::now(), usage(lab)?);
     wait::until("the connections to be closed", CLOSE_LIMIT, || {

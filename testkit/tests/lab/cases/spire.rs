@@ -1,5 +1,5 @@
-//! Proxies get their certificates from a SPIFFE Workload API as SPIRE's agent serves it; here it is served by SPIFFE's
-//! own Go module.
+//! Tests proxies that get their certificates from a SPIFFE Workload API such as SPIRE's agent serves. Here
+//! SPIFFE's own Go module serves it.
 //!
 //! ```text
 //! spiffe-peer issue ── control.sock ──► control plane: its trust bundle
@@ -67,7 +67,8 @@ spec:
   - {from: [{serviceAccounts: [own]}], to: [{paths: [{prefix: /web}]}]}
 ";
 
-/// Workloads whose sockets issue other identities than theirs: one of another trust domain, and one of another account.
+/// Workloads whose sockets issue other identities than theirs: one from another trust domain, and one for another
+/// account.
 const MISMATCHES: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -90,7 +91,7 @@ const ISSUED: [&str; 4] = [
     "cart=spiffe://cluster.local/ns/lab/sa/cart",
     "far=spiffe://example.org/ns/lab/sa/far",
 ];
-/// How long certificates of the Workload API are valid; they are replaced after half of that.
+/// How long certificates of the Workload API are valid. They are replaced after half of that time.
 const LIFETIME: &str = "120s";
 /// How long an answer or a message may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
@@ -118,7 +119,7 @@ fn certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load(
         let (clients, url) = (["web-0", "own-0"], "http://cart:8080/");
         let requests = under_load(&lab, (&clients, url), || {
             roots_replaced(&lab, &issuer).context("the roots of the Workload API are replaced")?;
-            // For the control plane's own root: no proxy delays the end of a phase.
+            // This rotation replaces the control plane's own root. No proxy delays the end of a phase.
             let current = |report: &Value| report["proxies"]["current"] == 3;
             let before = until(&lab, "all to be current", current)?;
             rotate(&lab, &[])?;
@@ -164,7 +165,7 @@ fn issuer(sockets: &Path) -> Result<Running> {
     Ok(issuer)
 }
 
-/// Both clients are identified correctly, whichever authority has signed their certificates.
+/// Both clients are identified correctly, no matter which authority has signed their certificates.
 fn identities(lab: &Lab) -> Result<()> {
     for (client, path, status) in
         [("web", "web", "200"), ("own", "own", "200"), ("web", "own", "403"), ("own", "web", "403")]
@@ -183,7 +184,7 @@ fn identities(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A second root is added, then signs, and then the first one is removed.
+/// A second root is added, then it signs, and then the first root is removed.
 fn roots_replaced(lab: &Lab, issuer: &Running) -> Result<()> {
     for (step, roots) in [("added", 2), ("signing", 2), ("removed", 1)] {
         let before = [expires(lab, "web")?, expires(lab, "cart")?];
@@ -203,7 +204,7 @@ fn roots_replaced(lab: &Lab, issuer: &Running) -> Result<()> {
     Ok(())
 }
 
-/// When the certificate of a proxy ends, in seconds of Unix time.
+/// When the certificate of a proxy expires, as Unix time in seconds.
 fn expires(lab: &Lab, name: &str) -> Result<u64> {
     let metrics = lab.metrics(name)?;
     let ends = number(&metrics, "leno_identity_expiration_timestamp_seconds");

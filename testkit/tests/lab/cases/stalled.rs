@@ -1,5 +1,5 @@
-//! HTTP/1.1 clients that do not read their responses, and uploads that the application does not read: between the two
-//! proxies, all but the first request share HTTP/2 connections with the requests of others.
+//! Tests HTTP/1.1 clients that do not read their responses, and uploads that the application does not read.
+//! Between the two proxies, all requests except the first share HTTP/2 connections with the requests of others.
 //!
 //! ```text
 //!   client ── 30 responses that it does not read ─┐
@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is held, and how many: several times as much as fits into the window of one connection.
+/// What is held, and how many of each: several times as much as fits into the window of one connection.
 const HELD: [(&str, &str); 2] = [("responses", "30"), ("uploads", "40")];
 
 const MESH: &str = "
@@ -73,13 +73,13 @@ fn run(lab: &Lab) -> Result<()> {
             ensure!(answered == "served\n", "{who}, with {count} {kind} held: {answered}");
         }
     }
-    // The requests passed both proxies; the first one alone used HTTP/1.
+    // The requests passed both proxies. Only the first one used HTTP/1.
     let metrics = lab.metrics("client")?;
     let open = metrics.lines().find_map(|line| {
         line.strip_prefix("leno_http2_streams_open{with=\"server\"} ")?.parse::<usize>().ok()
     });
     ensure!(open >= Some(69), "{open:?} streams are open");
-    // The resources of clients that have left are released.
+    // The resources of clients that have left must be released.
     drop(held);
     for who in ["other", "client"] {
         let answered = lab.text(who, &["python3", &ask])?;

@@ -1,5 +1,5 @@
-//! The client addresses that applications which trust loopback see, and the reach of link-local
-//! addresses.
+//! Tests which client addresses are seen by applications that trust loopback, and what can be reached by
+//! link-local addresses.
 
 use std::fs;
 use std::net::Ipv6Addr;
@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// How long a program may take from its start to its first answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Redis and nginx listen only on IPv4: the proxy connects an IPv6 client to them over IPv4.
+/// Redis and nginx listen only on IPv4, so the proxy connects an IPv6 client to them over IPv4.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -105,7 +105,7 @@ fn trusts_no_client(lab: &Lab, capture: Capture) -> Result<()> {
                 [(8081, "192.0.0.8", !ipv6), (8082, "100:0:0:1::8", ipv6)]
             {
                 let seen = get(lab, who, &nginx, port)?;
-                // An IPv6 server sees an IPv4 client in IPv4-mapped form.
+                // An IPv6 server sees an IPv4 client's address in IPv4-mapped form.
                 let mapped = format!("::ffff:{own}");
                 let shown = match (sees_clients, named || port == 8082) {
                     (true, true) if port == 8082 && !ipv6 => mapped.as_str(),
@@ -127,7 +127,7 @@ fn trusts_no_client(lab: &Lab, capture: Capture) -> Result<()> {
     Ok(())
 }
 
-/// The body and status of a request.
+/// The body and the status of a response.
 fn get(lab: &Lab, who: &str, host: &str, port: u16) -> Result<String> {
     let url = format!("http://{}/", socket(host, port));
     let said = lab.exec(who, &["curl", "-sS", "-g", "-m", "20", "-w", " %{http_code}", &url])?;
@@ -164,8 +164,8 @@ fn does_not_pass(lab: &Lab) -> Result<()> {
     for instance in ["web", "plain"] {
         is_random(lab, instance)?;
     }
-    // Instances share no link with each other. On that of each is the bridge, where a server and a client of no
-    // workload run.
+    // Instances share no link with each other. On each instance's link is the bridge, where a server and a client
+    // run that belong to no workload.
     let bridge = lab.switch()?;
     let _server = netns::inside(&bridge, || {
         let peer = binaries::ours("leno-peer")?;
@@ -192,8 +192,8 @@ fn does_not_pass(lab: &Lab) -> Result<()> {
         ("plain calls web", false, from("plain", &of("web", "eth0")?)?),
         ("client calls plain", false, from("client", &of("plain", "eth0")?)?),
     ] {
-        // A veth drops no packets: a connection that is permitted is made at once. Others are refused (7) or time
-        // out (28), and have no other failure, such as a malformed URL.
+        // A veth drops no packets, so a permitted connection succeeds at once. Others are refused (7) or time out
+        // (28), and must not fail for another reason, such as a malformed URL.
         let code = said.status.code();
         let expected = if passes { code == Some(0) } else { matches!(code, Some(7 | 28)) };
         ensure!(expected, "{who} at its link-local address: {code:?} {said:?}");
@@ -201,15 +201,16 @@ fn does_not_pass(lab: &Lab) -> Result<()> {
     lab.reach("client", "web:8080").map(drop)
 }
 
-/// The link-local address of an instance cannot be derived from its hardware address, which depends on its number.
+/// The link-local address of an instance must not be derivable from its hardware address, which depends on the
+/// instance's number.
 fn is_random(lab: &Lab, instance: &str) -> Result<()> {
     let address: Ipv6Addr = link_local(lab, instance)?.parse()?;
     let hardware = lab.text(instance, &["ip", "-o", "link", "show", "dev", "eth0"])?;
     let (_, after) =
         hardware.split_once("link/ether 02:6c:65:6e:").context("no hardware address")?;
     let number = after.get(..5).context("a hardware address has six octets")?.replace(':', "");
-    // The address that RFC 4291, appendix A derives: the hardware address with ff:fe in its
-    // middle and one bit inverted.
+    // The address that RFC 4291, appendix A, derives: the hardware address with ff:fe in its middle and one bit
+    // inverted.
     let guessed: Ipv6Addr = format!("fe80::6c:65ff:fe6e:{number}").parse()?;
     ensure!(address != guessed, "{instance}: {address} follows from {hardware}");
     Ok(())

@@ -1,5 +1,4 @@
-//! Routes for connections: TLS by the server name that the client sends, other connections by
-//! weight.
+//! Tests routes for connections: TLS by the server name that the client sends, other connections by weight.
 //!
 //! ```text
 //!   client ──► secure:443 ──► v1, v2   openssl s_server, each with its own certificate
@@ -19,9 +18,9 @@ use super::{Case, once};
 
 /// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(90);
-/// How long openssl may take to make a certificate.
+/// How long openssl may take to create a certificate.
 const LIMIT: Duration = Duration::from_secs(90);
-/// The output for a connection that is refused.
+/// What is returned for a connection that is refused.
 const REFUSED: &str = "";
 
 const MESH: &str = "
@@ -107,7 +106,7 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The subject of the server's certificate, if one is received.
+/// The subject of the server's certificate, or [`REFUSED`].
 fn tls(lab: &Lab, name: &str) -> Result<String> {
     let asked =
         if name.is_empty() { "-noservername".to_owned() } else { format!("-servername {name}") };
@@ -119,7 +118,7 @@ fn tls(lab: &Lab, name: &str) -> Result<String> {
     Ok(subject.rsplit(['=', ' ']).next().unwrap_or_default().trim().to_owned())
 }
 
-/// The greeting that a client without any input receives, if there is one.
+/// The greeting that a client receives without sending anything, or [`REFUSED`].
 fn banner(lab: &Lab, service: &str) -> Result<String> {
     let script = format!("timeout 10 head -c 2 </dev/tcp/{service} 2>/dev/null || true");
     Ok(lab.text("client", &["bash", "-c", &script])?.trim().to_owned())
@@ -134,8 +133,7 @@ fn until(expected: &str, mut look: impl FnMut() -> Result<String>) -> Result<()>
     heard.with_context(|| format!("{last:?} where {expected:?} is expected"))
 }
 
-/// TLSRouteSimpleSameNamespace, TLSRouteInvalidBackendRefNonexistent, and a TCPRoute for all other
-/// connections.
+/// TLSRouteSimpleSameNamespace, TLSRouteInvalidBackendRefNonexistent, and a TCPRoute for all other connections.
 fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result<()> {
     let named = |names: &str| ("secure", format!("  hostnames: [{names}]\n"));
     let tls_route = |name: &str, names: &str, to: &str| {
@@ -162,7 +160,7 @@ fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result
             let said = tls(&lab, name)?;
             ensure!(said == expected, "{name:?}: {said:?} where {expected:?} is expected");
         }
-        // Other names follow a TCPRoute; without routes, the service's own endpoints are used.
+        // Other names follow a TCPRoute. Without routes, the service's own endpoints are used.
         let rest = route("TCPRoute", "rest", ("secure", ""), "{name: v2, port: 8443}");
         lab.edit(&format!("{MESH}{routes}{rest}"))?;
         until("v2", || tls(&lab, "other.org"))?;
@@ -175,15 +173,15 @@ fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result
     lab.explain(cases())
 }
 
-/// TCPRouteWeightedRouting, TCPRouteInvalidBackendRefNonexistent. The server sends first, so the
-/// proxy must not wait for bytes of the client.
+/// TCPRouteWeightedRouting and TCPRouteInvalidBackendRefNonexistent. The server sends first, so the proxy must not
+/// wait for bytes from the client.
 fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
     let to =
         |backends: &str| format!("{MESH}{}", route("TCPRoute", "split", ("bytes", ""), backends));
     let lab = Lab::start(&LabOptions::new(capture), &to("{name: b2, port: 9000}"), prepare)?;
     let cases = || -> Result<()> {
         until("b2", || banner(&lab, "bytes/9000"))?;
-        // The route applies to the service only.
+        // The route applies only to the service.
         until("b1", || banner(&lab, "b1/9000"))?;
         lab.edit(&to(
             "{name: b1, port: 9000}, {name: b2, port: 9000}, {name: nobody, port: 9000}",
@@ -207,8 +205,8 @@ fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// On a port without a declared protocol, HTTP follows the `HTTPRoute` and other connections the
-/// `TCPRoute`. Without the `HTTPRoute`, the `TCPRoute` applies to HTTP, too.
+/// On a port without a declared protocol, HTTP follows the `HTTPRoute`, and other connections follow the
+/// `TCPRoute`. Without the `HTTPRoute`, the `TCPRoute` applies to HTTP as well.
 fn requests_and_connections_share_a_port(capture: Capture) -> Result<()> {
     const SHARED: &str = "---
 apiVersion: leno.dev/v1alpha1

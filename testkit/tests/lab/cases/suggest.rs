@@ -1,4 +1,5 @@
-//! `leno authz suggest` prints a policy for audited requests, which permits exactly those once it is applied.
+//! Tests that `leno authz suggest` prints a policy for audited requests, and that the policy permits exactly those
+//! requests when it is applied.
 //!
 //! ```text
 //! web, cart (meshed), plain (no proxy) ──► front (HTTP, audited)
@@ -60,7 +61,7 @@ fn a_policy_is_suggested_for_what_was_audited(capture: Capture) -> Result<()> {
         let in_clear = one["in_clear"].as_array().context("no list")?;
         ensure!(in_clear.len() == 1 && in_clear[0]["port"] == 8080, "who comes in clear: {said}");
         let policy = one["policy"].as_str().context("no policy")?;
-        // It permits what was recorded, and nothing else.
+        // The policy permits the recorded requests, and nothing else.
         lab.edit(&format!("{mesh}---\n{policy}"))?;
         let denied = "403 authorization-denied";
         until(&lab, "plain", REQUESTS[3].1, denied)?;

@@ -1,5 +1,5 @@
-//! `leno tap`: live HTTP/1, HTTP/2 and gRPC requests through two proxies, with identities and a breakdown of their
-//! time.
+//! Tests `leno tap`: live HTTP/1, HTTP/2 and gRPC requests through two proxies, with identities and the parts of
+//! their time.
 //!
 //! ```text
 //! web (meshed, tapped) ──► front (HTTP), calls (gRPC)
@@ -59,7 +59,7 @@ fn live_requests_are_shown_with_their_identities_and_times(capture: Capture) -> 
             lab.text("web", &["curl", "-sS", "-m", "20", "-H", secret, &url]).map(drop)
         };
         is_open("0")?;
-        // HTTP/1 without a filter for a route, until one request is shown from both sides.
+        // Taps HTTP/1 without a filter for a route, until one request is shown from both sides.
         let mut tap = lab.leno("tap");
         tap.args(["web", "--to", "svc/front", "--method", "GET", "--path", "/seen", "--headers"]);
         let tap = command::Running::start(tap.args(["-o", "json", "--count", "4"]))?;
@@ -83,7 +83,7 @@ fn live_requests_are_shown_with_their_identities_and_times(capture: Capture) -> 
         }
         is_open("0")?;
 
-        // The server's side: both proxies are tapped from the beginning.
+        // Taps the server's side. Both proxies are tapped from the beginning.
         let mut tap = lab.leno("tap");
         let tap =
             command::Running::start(tap.args(["web", "calls", "-o", "json", "--count", "1"]))?;

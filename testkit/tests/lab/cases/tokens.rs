@@ -1,4 +1,5 @@
-//! Tokens of users, checked by the server's proxy: verified with the keys of their issuer, or denied with 401.
+//! Tests tokens of users. The server's proxy verifies them with the keys of their issuer, or denies the request
+//! with 401.
 //!
 //! ```text
 //! web (meshed), plain (no proxy) ── Authorization: Bearer ... ──► front (HTTP)
@@ -52,7 +53,7 @@ metadata: {name: front, namespace: lab}
 spec: {selector: {app: front}, ports: [{name: http, port: 80, targetPort: http, appProtocol: http}]}
 ";
 
-/// Clients and servers of long responses, in addition to those of MESH.
+/// Clients and servers of long responses, in addition to the workloads of MESH.
 const MORE: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -83,7 +84,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Every user with a token may read, and the group `ops` may do everything.
+/// With this policy every user with a token may read, and the group `ops` may do everything.
 fn policy(key: &EcdsaKeyPair) -> String {
     format!(
         "---
@@ -123,7 +124,7 @@ pub(super) fn token(header: &str, claims: &Value, sign: impl FnOnce(&[u8]) -> Ve
     format!("{text}.{}", BASE64URL_NOPAD.encode(&sign(text.as_bytes())))
 }
 
-/// The claims of a valid token, and these.
+/// The claims of a valid token, with these changes.
 pub(super) fn claims(more: &Value) -> Result<Value> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let mut all = json!({"iss": ISSUER, "aud": ["shop"], "sub": "ann", "exp": now + 600});
@@ -145,7 +146,7 @@ fn tokens_of_users_are_verified(capture: Capture) -> Result<()> {
             decisions(&lab, &key, (client, url))?;
         }
         challenged(&lab)?;
-        // The issuer has another key now, with the same name.
+        // From here on, the issuer has another key with the same name.
         let sign = |text: &[u8]| sign(&key, text);
         let good = bearer(&token(KEY_ID, &claims(&json!({}))?, sign));
         let request = ["-H", good.as_str(), "http://front.lab/items"];
@@ -209,14 +210,14 @@ fn decisions(lab: &Lab, key: &EcdsaKeyPair, (client, url): (&str, &str)) -> Resu
         let said = answered(lab, client, &request)?;
         ensure!(said == expected, "{client} {method}: {said:?} where {expected:?} is expected");
     }
-    // Two tokens: applications differ in which one they read.
+    // The request has two tokens. Applications differ in which one they read, so it must be denied.
     let twice = ["-H", &bearer(&ops), "-H", &bearer(&ann), &items];
     let said = answered(lab, client, &twice)?;
     ensure!(said == "401 authorization-denied; reason=token-malformed", "{client}: {said:?}");
     Ok(())
 }
 
-/// Clients learn how to authenticate (RFC 6750).
+/// The response must tell clients how to authenticate (RFC 6750).
 fn challenged(lab: &Lab) -> Result<()> {
     let format = "%header{www-authenticate}";
     let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", format];
@@ -289,7 +290,7 @@ spec:
     let expired = "401 authorization-denied; reason=token-expired";
     let said = answered(lab, "web", &["-H", &short, "http://front.lab/items"])?;
     ensure!(said == expired, "{said:?}");
-    // A response with a token that is still valid continues.
+    // A response whose token is still valid continues.
     std::fs::write(&go, "")?;
     kept.end()?;
     let said = command::success("the kept stream", stays.finish(HEAR_LIMIT)?)?;
@@ -328,7 +329,7 @@ metadata:
   annotations: {leno.dev/keys-from: 'http://issuer-0.issuer.lab.svc.cluster.local:8080'}
 ";
 
-/// How long fetching new keys, and sending them to a proxy, may take.
+/// How long it may take until new keys are fetched and sent to a proxy.
 const FETCH_LIMIT: Duration = Duration::from_secs(90);
 
 fn keys_are_fetched_from_their_issuer(capture: Capture) -> Result<()> {
@@ -355,7 +356,7 @@ fn serve_keys(directory: &Path) -> Result<()> {
     Ok(fs::write(directory.join("nginx.conf"), configuration)?)
 }
 
-/// A policy whose keys are at a URL.
+/// A policy whose keys are fetched from a URL.
 fn users_of(url: &str, audiences: &str) -> String {
     format!(
         "---
@@ -385,7 +386,7 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     };
     let url = "http://issuer-0.issuer.lab.svc.cluster.local:8080/moved";
     let users = users_of(url, "[shop]");
-    // No operator has permitted the origin, and no keys were fetched before.
+    // No operator has permitted the origin yet, and no keys were fetched before.
     let no_key = "401 authorization-denied; reason=token-key";
     lab.edit(&format!("{mesh}{users}"))?;
     answers(&by(&first, "shop")?, no_key)?;
@@ -393,7 +394,7 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     answers(&by(&first, "shop")?, "200")?;
     let of_other = "401 authorization-denied; reason=token-signature";
     answers(&by(&second, "shop")?, of_other)?;
-    // The issuer publishes a second key, and both are valid meanwhile.
+    // The issuer publishes a second key. For a while, both keys are valid.
     let mut both = key_set(&first);
     let more = key_set(&second)["keys"][0].clone();
     both["keys"].as_array_mut().context("the keys")?.push(more);
@@ -402,7 +403,8 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     answers(&by(&first, "shop")?, "200")?;
     fs::write(&served, key_set(&second).to_string())?;
     answers(&by(&first, "shop")?, of_other)?;
-    // Keys with a new name. The proxy reports it, and the control plane does not wait for its next regular fetch.
+    // These keys have a new name. The proxy reports the unknown name, so the control plane does not wait for its
+    // next regular fetch.
     let before = refetches(lab)?;
     let claims = claims(&json!({}))?;
     let renamed = token(r#"{"alg":"ES256","kid":"two"}"#, &claims, |text| sign(&first, text));
@@ -414,17 +416,17 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     answers(&renamed, "200")?;
     fs::write(&served, key_set(&second).to_string())?;
     answers(&by(&second, "shop")?, "200")?;
-    // If the issuer is down, a new control plane uses the last keys.
+    // If the issuer does not answer, a new control plane uses the last keys.
     fs::remove_file(&served)?;
     lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
     lab.edit(&format!("{mesh}{}{PERMITTED}", users_of(url, "[shop, bank]")))?;
     answers(&by(&second, "bank")?, "200")?;
-    // A policy that is not permitted has no keys.
+    // A policy whose origin is not permitted gets no keys.
     lab.edit(&format!("{mesh}{}", users_of(url, "[shop, bank]")))?;
     answers(&by(&second, "bank")?, no_key)
 }
 
-/// How often proxies have reported tokens with unknown keys to the control plane.
+/// How many times proxies have reported tokens with unknown keys to the control plane.
 fn refetches(lab: &Lab) -> Result<u64> {
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail", "-m", "20", "http://127.0.0.1:15020/metrics"]);

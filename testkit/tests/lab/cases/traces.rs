@@ -1,5 +1,5 @@
-//! Traces and access logs in a real collector: spans and records of two proxies for each hop, through applications that
-//! forward the trace headers.
+//! Tests traces and access logs in a real collector: two proxies for each hop send spans and records, and
+//! applications in between forward the trace headers.
 //!
 //! ```text
 //! web ──► a (nginx) ──► b (nginx) ──► c (nginx) ──► d (HTTP)
@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::{Case, once};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Spans of a request from `web` to `d`: a client's and a server's for each hop.
+/// The number of spans of a request from `web` to `d`: a client's and a server's for each hop.
 const SPANS: usize = 8;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -95,7 +95,7 @@ spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: h
     Lab::start(&options, &mesh, prepare)
 }
 
-/// Web servers that forward requests with their headers.
+/// Writes the configurations of web servers that forward requests with their headers.
 fn prepare(directory: &Path) -> Result<()> {
     let place = directory.display();
     for (name, next) in [("a", "b"), ("b", "c"), ("c", "d")] {
@@ -114,7 +114,7 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A span as received by the collector.
+/// A span in the form in which the collector received it.
 #[derive(Debug)]
 struct Span {
     trace: String,
@@ -144,8 +144,8 @@ fn attributes(list: &Value) -> HashMap<String, String> {
     list.as_array().into_iter().flatten().map(one).collect()
 }
 
-/// Reads what the collector has written so far; `levels` are the names of the three nested lists. The last line may be
-/// incomplete.
+/// Reads what the collector has written so far. `levels` contains the names of the three nested lists. The last
+/// line may be incomplete.
 fn for_each(lab: &Lab, levels: (&str, &str, &str), mut read: impl FnMut(&str, &Value)) {
     let text = fs::read_to_string(lab.directory().join("spans")).unwrap_or_default();
     let lists = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
@@ -160,7 +160,7 @@ fn for_each(lab: &Lab, levels: (&str, &str, &str), mut read: impl FnMut(&str, &V
     }
 }
 
-/// All spans so far.
+/// All spans that the collector has received so far.
 fn received(lab: &Lab) -> Vec<Span> {
     let mut spans = Vec::new();
     for_each(lab, ("resourceSpans", "scopeSpans", "spans"), |service, span| {
@@ -178,7 +178,7 @@ fn received(lab: &Lab) -> Vec<Span> {
     spans
 }
 
-/// The spans of requests with a query, once there are `count`.
+/// The spans of requests with this query, once there are `count` of them.
 fn of_query(lab: &Lab, query: &str, count: usize) -> Result<Vec<Span>> {
     let mut last = Vec::new();
     let found = wait::until("the spans", LIMIT, || {
@@ -190,7 +190,7 @@ fn of_query(lab: &Lab, query: &str, count: usize) -> Result<Vec<Span>> {
     Ok(last)
 }
 
-/// The spans from the first to the last: each is the only child of its predecessor.
+/// The spans from the first to the last. Each must be the only child of its predecessor.
 fn chain(spans: Vec<Span>, first_parent: &str) -> Result<Vec<Span>> {
     let mut by_parent: HashMap<String, Span> = HashMap::new();
     let count = spans.len();
@@ -209,7 +209,7 @@ fn chain(spans: Vec<Span>, first_parent: &str) -> Result<Vec<Span>> {
     Ok(chain)
 }
 
-/// Checks that each hop has two spans, of the right proxies and kinds, in one trace.
+/// Checks that each hop has two spans in one trace, from the right proxies and of the right kinds.
 fn is_tree(spans: Vec<Span>, (trace, parent): (Option<&str>, &str)) -> Result<()> {
     const SERVER: u64 = 2;
     const CLIENT: u64 = 3;
@@ -252,13 +252,13 @@ fn ask(lab: &Lab, more: &[&str]) -> Result<Value> {
 fn a_request_over_four_hops_is_one_tree_in_a_collector(capture: Capture) -> Result<()> {
     let lab = start(capture, "lab/collector:4317,sampling=100%", None)?;
     let cases = || -> Result<()> {
-        // The first proxy begins the trace.
+        // Here the first proxy begins the trace.
         ask(&lab, &["http://a.lab/seen?new&token=hidden-value"])?;
         let spans = of_query(&lab, "new&token=(masked)", SPANS)?;
         ensure!(spans.iter().all(|span| span.is("url.path", "/seen")), "{spans:#?}");
         is_tree(spans, (None, ""))?;
 
-        // The application begins the trace, in each format; the trace keeps its format.
+        // Here the application begins the trace, in each format. The trace must keep its format.
         let parent = format!("traceparent: 00-{TRACE}-{PARENT}-01");
         let state = ["-H", "tracestate: vendor=value"];
         let seen =
@@ -282,7 +282,8 @@ fn a_request_over_four_hops_is_one_tree_in_a_collector(capture: Capture) -> Resu
         ask(&lab, &[&several[..], &["http://a.lab/seen?parts"]].concat())?;
         is_tree(of_query(&lab, "parts", SPANS)?, (Some(TRACE), PARENT))?;
 
-        // A parent that is not sampled is forwarded unchanged. The spans of the next trace follow.
+        // A parent that is not sampled is forwarded unchanged, and has no spans. The spans of the next trace
+        // follow.
         let parent = format!("traceparent: 00-{TRACE}-{PARENT}-00");
         let seen = ask(&lab, &["-H", &parent, "http://a.lab/seen?unsampled"])?;
         ensure!(seen["headers"].to_string().contains(&format!("00-{TRACE}-{PARENT}-00")), "{seen}");
@@ -318,7 +319,7 @@ fn failed_requests_have_spans_in_a_collector_over_http(capture: Capture) -> Resu
         ensure!(chain.len() == SPANS, "{chain:#?}");
         let all = received(&lab);
         ensure!(!all.iter().any(|span| span.is("url.query", "good")), "{all:#?}");
-        // Log records arrive the same way, for all requests.
+        // Log records arrive in the same way, and for all requests.
         let bad = records_of(&lab, ("leno.target", "/seen?status=503"), SPANS)?;
         ensure!(bad.iter().all(|record| record.severity == "ERROR"), "{bad:#?}");
         let good = records_of(&lab, ("leno.target", "/seen?good"), SPANS)?;
@@ -328,7 +329,7 @@ fn failed_requests_have_spans_in_a_collector_over_http(capture: Capture) -> Resu
     lab.explain(cases())
 }
 
-/// A record of the access log as received by the collector.
+/// A record of the access log in the form in which the collector received it.
 #[derive(Debug)]
 struct Record {
     trace: String,
@@ -339,7 +340,7 @@ struct Record {
     attributes: HashMap<String, String>,
 }
 
-/// All records so far.
+/// All records that the collector has received so far.
 fn records(lab: &Lab) -> Vec<Record> {
     let mut records = Vec::new();
     for_each(lab, ("resourceLogs", "scopeLogs", "logRecords"), |service, record| {
@@ -356,7 +357,7 @@ fn records(lab: &Lab) -> Vec<Record> {
     records
 }
 
-/// The records with this attribute, once there are `count`.
+/// The records with this attribute, once there are `count` of them.
 fn records_of(lab: &Lab, (key, value): (&str, &str), count: usize) -> Result<Vec<Record>> {
     let is_it = |record: &Record| record.attributes.get(key).is_some_and(|own| own == value);
     let mut last = Vec::new();
@@ -378,7 +379,7 @@ fn the_access_log_is_in_the_collector_of_traces(capture: Capture) -> Result<()> 
         ask(&lab, &[&secret[..], &["http://a.lab/seen?log"]].concat())?;
         let spans = of_query(&lab, "log", SPANS)?;
         let logged = records_of(&lab, ("url.path", "/seen"), SPANS)?;
-        // Each record is in the trace of the span of the same proxy and direction.
+        // Each record belongs to the same trace as the span of the same proxy and direction.
         let of_spans = spans.iter().map(|span| {
             let direction = if span.kind == 2 { "inbound" } else { "outbound" };
             (&*span.service, direction, &*span.trace, &*span.id)
@@ -414,12 +415,13 @@ fn the_access_log_is_in_the_collector_of_traces(capture: Capture) -> Result<()> 
             of_web.attributes.get("agent").is_some_and(|agent| agent == "tester"),
             "{of_web:#?}"
         );
-        // Exports of log records are not logged themselves. Exports of spans are, and they end when no request has a
-        // span.
+        // Exports of log records are not logged themselves. Exports of spans are logged, but no further ones
+        // happen when no request has a span.
         let own = |record: &Record| {
             record.attributes.get("url.path").is_some_and(|path| path.contains("LogsService"))
         };
-        // By now records have been exported more than once: without this exception each export would cause the next.
+        // By now, records have been exported more than once. If exports of log records were logged, each export
+        // would cause the next one.
         ask(&lab, &["http://a.lab/seen?again"])?;
         records_of(&lab, ("url.path", "/seen"), 2 * SPANS)?;
         ensure!(!records(&lab).iter().any(own), "{:#?}", records(&lab));

@@ -1,4 +1,5 @@
-//! Traffic policies and rate limits from YAML through the control plane, changed while they apply.
+//! Tests traffic policies and rate limits, from YAML through the control plane, which are changed while they
+//! apply.
 
 mod growing;
 mod mesh;
@@ -15,11 +16,11 @@ use mesh::TrafficMesh;
 
 /// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(90);
-/// How long a window is waited for in which the machine is calm.
+/// How long to wait for a window of time in which the machine is quiet.
 const WINDOWS: Duration = Duration::from_secs(240);
-/// Requests of one measurement.
+/// The number of requests in one measurement.
 const REQUESTS: usize = 200;
-/// Changes of a policy under load.
+/// How many times a policy changes under load.
 const CHANGES: usize = 10;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -31,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Retries, timeouts, ejection, faults and limits, one after another on one mesh.
+/// Tests retries, timeouts, ejection, faults and limits, one after another on one mesh.
 fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
     let bed = TrafficMesh::start(capture, &mesh::ALL)?;
     let cases = || -> Result<()> {
@@ -49,8 +50,8 @@ fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
     bed.lab.explain(cases())
 }
 
-/// Of six endpoints one fails half of its requests, one stalls, one closes, and one responds with bytes
-/// that are not HTTP.
+/// Of six endpoints, one fails half of its requests, one stalls, one closes, and one responds with bytes that are
+/// not HTTP.
 fn retries_keep_faults_from_clients(bed: &TrafficMesh) -> Result<()> {
     let policy = "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    \
         perTryTimeout: 500ms\n    backoff: 1ms\n    budget: {percent: 100, minPerSecond: 100}\n";
@@ -65,7 +66,7 @@ fn retries_keep_faults_from_clients(bed: &TrafficMesh) -> Result<()> {
     Ok(())
 }
 
-/// A POST is sent once under the same policy, whatever its outcome.
+/// Under the same policy, a POST must be sent only once, whatever its outcome.
 fn non_idempotent_requests_are_sent_once(bed: &TrafficMesh) -> Result<()> {
     let answers = bed.ask_many("client", "http://mixed/post", 30, &["-X", "POST"])?;
     ensure!(answers.iter().any(|answer| answer != "200"), "{answers:?}");
@@ -78,9 +79,9 @@ fn non_idempotent_requests_are_sent_once(bed: &TrafficMesh) -> Result<()> {
     Ok(())
 }
 
-/// All endpoints fail: they receive the requests, and the retries that the budget allows.
+/// All endpoints fail. They receive the requests, and as many retries as the budget allows.
 fn retries_stay_in_their_budget(bed: &TrafficMesh) -> Result<()> {
-    // From here on the budget saves up.
+    // From here on, the budget grows.
     let began = Instant::now();
     bed.policy_holds(
         "failing",
@@ -90,7 +91,7 @@ fn retries_stay_in_their_budget(bed: &TrafficMesh) -> Result<()> {
     )?;
     let before = bed.seen(&["failing-0"])?.len();
     let answers = bed.ask_many("client", "http://failing/it", REQUESTS, &[])?;
-    // It starts with one second's worth.
+    // The budget starts with the retries of one second.
     let seconds = began.elapsed().as_secs_f64() + 1.0;
     ensure!(answers.iter().all(|answer| answer == "503"), "{answers:?}");
     let retries = (bed.seen(&["failing-0"])?.len() - before - REQUESTS) as f64;
@@ -99,9 +100,9 @@ fn retries_stay_in_their_budget(bed: &TrafficMesh) -> Result<()> {
     Ok(())
 }
 
-/// Between two proxies with mTLS: an application that has processed a POST sends the same response as a
-/// proxy that cannot connect to its application. The POST is not sent to the other replica, and no
-/// endpoint is ejected for it.
+/// There are two proxies with mTLS. An application that has processed a POST sends the response that a proxy sends
+/// when it cannot connect to its application. The POST must not be sent to the other replica, and no endpoint may
+/// be ejected because of it.
 fn no_application_speaks_as_its_proxy(bed: &TrafficMesh) -> Result<()> {
     const POSTS: usize = 20;
     let answers = bed.ask_many("client", "http://forging/post", POSTS, &["-X", "POST"])?;
@@ -121,8 +122,7 @@ fn tries_end_in_time(bed: &TrafficMesh) -> Result<()> {
     bed.until("client", &["http://stalling/"], "504 deadline")
 }
 
-/// One of three endpoints is always slow: requests that are sent to it are answered by a hedge to
-/// another one.
+/// One of three endpoints is always slow. Requests that are sent to it are hedged, and another endpoint answers.
 fn late_requests_are_copied(bed: &TrafficMesh) -> Result<()> {
     const COPIED: usize = 60;
     let policy = "  hedging: {delay: 15ms}\n  \
@@ -133,14 +133,14 @@ fn late_requests_are_copied(bed: &TrafficMesh) -> Result<()> {
     ensure!(answers.iter().all(|answer| answer == "200"), "{answers:?}");
     let slow = bed.seen(&["slow-0"])?.len() - before.0;
     let all = bed.seen(&mesh::UNEVEN)?.len() - before.1;
-    // A proxy that the machine leaves waiting for longer than the endpoint takes makes no copy.
+    // If the machine does not run the proxy for longer than the endpoint takes, the proxy makes no copy.
     let copies = all - COPIED;
     ensure!(slow > 0 && copies >= slow / 2, "{copies} copies, {slow} at the slow endpoint");
     ensure!(all <= COPIED * 2, "{all} sent of {COPIED} requests with one copy each");
     Ok(())
 }
 
-/// One of three endpoints fails every request: it receives at most three.
+/// One of three endpoints fails every request. It must receive at most three.
 fn endpoints_that_fail_are_ejected(bed: &TrafficMesh) -> Result<()> {
     let ejection = "  ejection: {consecutiveFailures: 3, base: 1h, max: 1h}\n";
     bed.policy_holds("third", "RoundRobin", ejection)?;
@@ -154,12 +154,12 @@ fn endpoints_that_fail_are_ejected(bed: &TrafficMesh) -> Result<()> {
     Ok(())
 }
 
-/// A policy of one rule of a route, and requests that the policy does not cover.
+/// A rule of a route has a policy. Requests that match no such rule must not be affected.
 fn faults_are_made_for_one_rule(bed: &TrafficMesh) -> Result<()> {
     bed.edit("teapot", mesh::FAULTS_OF_A_RULE)?;
     bed.until("client", &["http://good/teapot"], "418 fault-abort")?;
     bed.until("client", &["http://good/other"], "200")?;
-    // The aborted request reaches no endpoint.
+    // An aborted request reaches no endpoint.
     let seen = bed.seen(&["good-0"])?;
     bed.until("client", &["http://good/teapot"], "418 fault-abort")?;
     ensure!(bed.seen(&["good-0"])? == seen, "an aborted request was sent");
@@ -176,11 +176,11 @@ fn requests_over_a_limit_are_refused(bed: &TrafficMesh) -> Result<()> {
     })
 }
 
-/// One of three endpoints is 20 times slower: at most one request of ten goes there, in a window of 2 s
-/// in which the machine lets the other two be fast. If other processes take the CPU for tens of
-/// milliseconds, these are as slow as the third, and it gets its share, as it should.
+/// One of three endpoints is 20 times slower. In a window of 2 s in which the machine lets the other two be fast,
+/// at most one request in ten may go there. If other processes take the CPU for tens of milliseconds, the others
+/// are as slow as the third, which then rightly gets its share.
 fn a_slow_endpoint_is_avoided(bed: &TrafficMesh) -> Result<()> {
-    // Replaces the policy that the case of hedges set.
+    // Replaces the policy that the case about hedges has set.
     bed.policy_holds("uneven", "PeakEwma", "")?;
     let load = ["--url", "http://uneven/", "--rate", "300", "--connections", "4"];
     let warm = bed.lab.load("client", &[&load[..], &["--duration", "1s"]].concat())?.finish()?;
@@ -192,14 +192,15 @@ fn a_slow_endpoint_is_avoided(bed: &TrafficMesh) -> Result<()> {
         let slow = bed.seen(&["slow-0"])?.len() - slow;
         let all = bed.seen(&mesh::UNEVEN)?.len() - all;
         println!("{slow} of {all} went to the slow endpoint; {report:?}");
-        // What the generator could not send, because a busy machine kept its four connections waiting, never reached a proxy.
+        // A busy machine may keep the generator's four connections waiting. Requests that it could not send never
+        // reached a proxy.
         let unsent = report.unsent();
         ensure!(report.errors == unsent && all as u64 + unsent >= 600, "{report:?}");
         Ok((unsent * 2 < report.requests && slow * 10 <= all).then_some(()))
     })
 }
 
-/// Limits per workload, per client and per header, and after the policy is removed.
+/// Tests limits per workload, per client and per header, and that nothing is limited after the policy is removed.
 fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
     let bed = TrafficMesh::start(capture, &["good"])?;
     let statuses = |who: &str, url: &str, count, more: &[&str]| -> Result<(usize, usize)> {
@@ -216,7 +217,7 @@ fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
         let wait = bed.lab.text("client", &[&["curl", "-sS"][..], &wait].concat())?;
         let wait: u32 = wait.trim().parse().with_context(|| format!("Retry-After: {wait:?}"))?;
         ensure!((1..=720).contains(&wait), "Retry-After: {wait}");
-        // The limit applies to the workload, whichever client sends the request.
+        // The limit applies to the workload, no matter which client sends the request.
         ensure!(statuses("other", "http://good/", 3, &[])? == (0, 3));
 
         let service = "[{group: '', kind: Service, name: good, sectionName: http}]";
@@ -239,7 +240,7 @@ fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
     bed.lab.explain(cases())
 }
 
-/// A policy that changes under load: no request fails, and the last change applies.
+/// While a policy changes under load, no request may fail, and the last change must apply.
 fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
     let bed = TrafficMesh::start(capture, &["good"])?;
     let cases = || -> Result<()> {
@@ -263,7 +264,7 @@ fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
                     ),
                 ),
             )?;
-            // The cookie's name shows which change applies.
+            // The name of the cookie shows which change applies.
             let name = format!("c{change}=");
             bed.until_heard("the change", || {
                 let head = bed.lab.text("client", &["curl", "-sSI", "-m", "20", "http://good/"])?;
@@ -283,8 +284,8 @@ impl TrafficMesh {
         wait::until(what, HEAR_LIMIT, look)
     }
 
-    /// Waits until a request gets this status and `leno-error`. Each request takes at most a second, so
-    /// that one under an earlier policy does not delay the wait.
+    /// Waits until a request gets this status and `leno-error`. Each request takes at most a second, so that a
+    /// request under an earlier policy does not delay the wait.
     fn until(&self, who: &str, more: &[&str], expected: &str) -> Result<()> {
         let mut last = String::new();
         let heard = self.until_heard("the answer", || {
@@ -294,7 +295,7 @@ impl TrafficMesh {
         heard.with_context(|| format!("{who} {more:?}: {last:?} where {expected:?} is expected"))
     }
 
-    /// The status and `leno-error` of a request that is given one second.
+    /// The status and `leno-error` of a request that may take one second.
     fn answered(&self, who: &str, more: &[&str]) -> Result<String> {
         let format = "%{http_code} %header{leno-error}";
         let curl = ["curl", "-sS", "-m", "1", "-o", "/dev/null", "-w", format];

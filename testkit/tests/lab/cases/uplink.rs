@@ -1,4 +1,4 @@
-//! Connections out of the machine: `leno up --uplink` on a machine that a namespace plays.
+//! Tests connections out of the machine: `leno up --uplink` on a machine that a namespace simulates.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -24,14 +24,14 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// How long an external name or address may take to be reachable.
+/// How long it may take until an external name or address can be reached.
 const LIMIT: Duration = Duration::from_secs(90);
 /// The DNS name of an external server.
 const HOST: &str = "far.example";
-/// How often a request is repeated that must always succeed.
+/// How many times a request that must always succeed is repeated.
 const MANY: u32 = 20;
 
-/// The sysctl by which the machine accepts ICMP redirects.
+/// The sysctl that makes the machine accept ICMP redirects.
 const REDIRECTS: &str = "/proc/sys/net/ipv4/conf/all/accept_redirects";
 
 const MESH: &str = "
@@ -51,7 +51,7 @@ metadata: {name: far, namespace: lab}
 spec: {type: ExternalName, externalName: far.example, ports: [{port: 80, appProtocol: http}]}
 ";
 
-/// A machine with a network outside, and a resolver on the machine.
+/// A simulated machine with a network outside, and a resolver on the machine.
 struct UplinkLab {
     outside: Outside,
     machine: Machine,
@@ -65,7 +65,7 @@ impl UplinkLab {
         outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:80", "--name", "outside"])?;
         let resolver = netns::inside(&netns::path(machine.name()), Resolver::start)?;
         resolver.set(HOST, DnsAnswer::Addresses(vec![Outside::FAR.parse()?], 1));
-        // The value that the kernel sets when forwarding is disabled.
+        // The kernel sets this value when forwarding is disabled.
         machine.says(&["sh", "-c", &format!("echo 0 > {REDIRECTS}")])?;
         Ok(UplinkLab { outside, machine, resolver })
     }
@@ -84,7 +84,7 @@ impl UplinkLab {
         Ok(self.machine.says(&["cat", "/proc/sys/net/ipv4/ip_forward"])?.trim() == "1")
     }
 
-    /// The interfaces and tables that meshes have made on the machine.
+    /// The interfaces and tables that meshes have created on the machine.
     fn made(&self) -> Result<String> {
         let links = self.machine.says(&["ip", "-o", "link"])?;
         let tables = self.machine.says(&["nft", "list", "tables"])?;
@@ -101,7 +101,7 @@ impl UplinkLab {
         Ok(())
     }
 
-    /// Runs `leno` on the machine for the mesh of this name, with an empty PATH.
+    /// Runs `leno` on the machine for the mesh with this name, with an empty PATH.
     fn alone(&self, name: &str, words: &[&str]) -> Result<std::process::Output> {
         let mut leno = Command::new(binaries::ours("leno")?);
         leno.arg(words[0]).args(["--name", name]).args(&words[1..]).env("PATH", "/nonexistent");
@@ -110,7 +110,7 @@ impl UplinkLab {
     }
 }
 
-/// The status, the server that responds, and the cause if the mesh responds.
+/// The status, the server that responds, and the cause if the mesh itself responds.
 fn asks(lab: &Lab, who: &str, url: &str) -> Result<String> {
     let shown = "%{http_code} %header{x-served-by} %header{leno-error}";
     let said = lab.exec(who, &["curl", "-s", "-m", "10", "-o", "/dev/null", "-w", shown, url])?;
@@ -126,8 +126,8 @@ fn comes(lab: &Lab, who: &str, url: &str, expected: &str) -> Result<()> {
     lab.explain(came.with_context(|| format!("{who}, {url}: {last:?} in place of {expected:?}")))
 }
 
-/// By address and by name, in the machine's own network and behind its default route, with a proxy
-/// and without. The servers only have a route to the machine's own address.
+/// Destinations are reached by address and by name, in the machine's own network and behind its default route,
+/// with a proxy and without. The servers have a route only to the machine's own address.
 fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     let lab = world.up(capture, true)?;
@@ -143,8 +143,8 @@ fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
         let said = asks(&lab, "client", "http://far/")?;
         ensure!(said == "200 outside", "{said}");
     }
-    // The uplink admits no connection from outside, not even from a host with a route to it: such
-    // packets are dropped, not refused.
+    // The uplink admits no connection from outside, not even from a host with a route to it. Such packets are
+    // dropped, not refused.
     let ends =
         world.machine.says(&["ip", "-o", "-4", "address", "show", "to", "169.254.96.0/20"])?;
     let near = ends.split_whitespace().nth(3).and_then(|end| end.split('/').next());
@@ -164,7 +164,7 @@ fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
     Ok(())
 }
 
-/// Two meshes side by side, one of which is killed; the cleanup runs in another namespace.
+/// Two meshes run at the same time. One is killed, and the cleanup runs in another namespace.
 fn the_last_mesh_restores_the_machine(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     ensure!(!world.forwards()?, "a new namespace forwards");
@@ -185,8 +185,8 @@ fn the_last_mesh_restores_the_machine(capture: Capture) -> Result<()> {
     Ok(())
 }
 
-/// Two meshes end at once; and one ends beside another that had made its table but not its record
-/// yet.
+/// First, two meshes end at the same time. Then one ends while another has created its table but not yet its
+/// record.
 fn meshes_that_end_together_restore_the_machine(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     let (first, second) = (world.up(capture, true)?, world.up(capture, true)?);
@@ -210,7 +210,7 @@ fn meshes_that_end_together_restore_the_machine(capture: Capture) -> Result<()> 
     world.is_as_before()
 }
 
-/// Without `nft`, and while another mesh of the same name has an uplink.
+/// Tests a start without `nft`, and a start while another mesh with the same name has an uplink.
 fn a_failed_start_leaves_nothing_behind_and_removes_nothing(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     let lab = world.up(capture, true)?;

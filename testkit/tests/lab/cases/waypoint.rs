@@ -1,4 +1,4 @@
-//! Services whose workloads have no proxy, behind a waypoint.
+//! Tests services whose workloads have no proxy, behind a waypoint.
 //!
 //! ```text
 //! web, other (meshed) ══ CONNECT app:80, bytes:90 ══► edge (waypoint) ─► app, bytes (no proxy)
@@ -159,10 +159,11 @@ fn clients_of_the_mesh(lab: &Lab) -> Result<()> {
         let said = answer(lab, "web", "http://app.lab/open/x")?;
         ensure!(said == "200  of-the-waypoint", "{said}");
     }
-    // The policies of the service apply to the client's identity, which the waypoint verified, and to each request.
+    // The policies of the service apply to the client's identity, which the waypoint has verified, and to each
+    // request.
     until(lab, "web", "http://app.lab/closed", "403 authorization-denied")?;
     until(lab, "other", "http://app.lab/open", "403 authorization-denied")?;
-    // Without a proxy on the server's side there is no identity that a route in the client's own proxy could use.
+    // The service `free` selects the same server, but has neither a waypoint nor a policy.
     until(lab, "other", "http://free.lab/", "200")?;
     let steps = [Step::Send("hello".into()), Step::Expect("hello".into()), Step::ShutdownWrite];
     let talk = lab.talk("web", &format!("{}:90", vip(lab, "bytes")?), &steps)?;
@@ -188,12 +189,12 @@ fn tunnels(lab: &Lab, who: &str, direction: &str, result: &str) -> Result<u64> {
     Ok(counted.with_context(|| format!("{series}: {metrics}"))?.trim().parse()?)
 }
 
-/// A client without a certificate can connect, but gets no response.
+/// A client without a certificate must be able to connect, but get no response.
 fn refused(lab: &Lab, url: &str) -> Result<()> {
     let ask = format!("curl -sSk -m 20 -o /dev/null {url}; echo $?");
     let said = lab.text("plain", &["sh", "-c", &ask])?;
     let exit: u8 = said.trim().parse().with_context(|| said.clone())?;
-    // The connection was not refused (7), and did not time out (28).
+    // Other exit codes mean that the connection was refused (7) or timed out (28).
     ensure!(![0, 6, 7, 28].contains(&exit), "curl {url} ends with {exit}");
     Ok(())
 }
@@ -205,14 +206,14 @@ fn only_through_it(lab: &Lab) -> Result<()> {
     refused(lab, &format!("http://{guarded}:8080/"))
 }
 
-/// The address of a service.
+/// The virtual address of a service.
 fn vip(lab: &Lab, service: &str) -> Result<IpAddr> {
     let found = lab.text("web", &["getent", "ahostsv4", &format!("{service}.lab")])?;
     let address = found.split_whitespace().next().context("no address")?;
     Ok(address.parse()?)
 }
 
-/// A client with an identity of the mesh, which talks to the waypoint directly.
+/// Tests a client with an identity of the mesh that sends to the waypoint directly.
 fn strangers(lab: &Lab) -> Result<()> {
     let directory = hbone::identity(lab, "plain", "plain")?;
     let get = |to: &str| {
@@ -223,8 +224,8 @@ fn strangers(lab: &Lab) -> Result<()> {
     let (edge, workload) = (address("edge")?, address("app")?);
     let connects = [
         get(&format!("{app}:80")),
-        // Destinations that are not the waypoint's: a service without one, another port, a workload, an outside
-        // address, the waypoint itself.
+        // Destinations that do not belong to the waypoint: a service without a waypoint, another port, a workload,
+        // an outside address, and the waypoint itself.
         get(&format!("{free}:80")),
         get(&format!("{app}:8080")),
         get(&format!("{workload}:8080")),
@@ -248,21 +249,21 @@ fn strangers(lab: &Lab) -> Result<()> {
     ensure!(all.len() == connects.len(), "{all:?}");
     let refusals = tunnels(lab, "edge", "inbound", "refused")? - before;
     ensure!(refusals >= connects.len() as u64 - 1, "{refusals} are counted");
-    // Without a certificate, and in plaintext.
+    // First without a certificate, then in plaintext.
     refused(lab, &format!("https://{edge}:15008/"))?;
     refused(lab, &format!("http://{edge}:15008/"))
 }
 
 fn edits(lab: &Lab) -> Result<()> {
-    // A waypoint that does not exist, and one of a namespace that offers none: nothing is served, also not without a
-    // waypoint.
+    // For a waypoint that does not exist, and for one in a namespace that offers none, nothing may be served, not
+    // even by bypassing the waypoint.
     lab.edit(&mesh("none-such"))?;
     until(lab, "web", "http://app.lab/open", "503 no-endpoints")?;
     lab.edit(&mesh("edge, leno.dev/use-waypoint-namespace: elsewhere"))?;
     until(lab, "web", "http://app.lab/open", "503 no-endpoints")?;
     lab.edit(&mesh("edge"))?;
     until(lab, "web", "http://app.lab/open", "200  of-the-waypoint")?;
-    // Without a waypoint the client's own proxy applies the route, and nothing applies the service's policies.
+    // Without a waypoint, the client's own proxy applies the route, and no proxy applies the service's policies.
     lab.edit(&mesh("none"))?;
     until(lab, "other", "http://app.lab/closed", "200  of-the-waypoint")
 }

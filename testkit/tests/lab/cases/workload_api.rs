@@ -1,4 +1,4 @@
-//! Applications get certificates of their own over the SPIFFE Workload API, with SPIFFE's own client.
+//! Tests applications that get their own certificates over the SPIFFE Workload API, with SPIFFE's own client.
 //!
 //! ```text
 //! web ── mTLS of the applications, through the mesh ──► cart
@@ -39,9 +39,9 @@ spec:
   ports: [{name: tls, port: 9443, appProtocol: tls}]
 ";
 
-/// The shortest permitted lifetime of certificates, so that one is replaced during the test.
+/// The shortest permitted lifetime of certificates, so that a certificate is replaced during the test.
 const LIFETIME: Duration = Duration::from_mins(1);
-/// How long a certificate may take to be replaced.
+/// How long it may take until a certificate is replaced.
 const REPLACED_LIMIT: Duration = Duration::from_secs(120);
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
@@ -62,14 +62,14 @@ fn applications_get_their_identity_over_the_workload_api(capture: Capture) -> Re
         let peer = peer.to_str().context("a path")?;
         let one: Value = serde_json::from_str(&lab.text("web", &[peer, "watch", "1"])?)?;
         ensure!(one["id"] == id("web") && one["roots"] == 1, "{one}");
-        // A workload without a proxy does its own mTLS.
+        // A workload without a proxy uses mTLS itself.
         let plain: Value = serde_json::from_str(&lab.text("plain", &[peer, "watch", "1"])?)?;
         ensure!(plain["id"] == id("plain"), "{plain}");
         let bundles = lab.text("cart", &[peer, "bundles"])?;
         ensure!(bundles.trim() == "cluster.local 1", "{bundles}");
         calls(&lab, peer)?;
         refusals(&lab, peer)?;
-        // A new control plane serves the same socket after the old one was killed.
+        // A new control plane must serve the same socket after the old one was killed.
         lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
         wait::until("the next control plane", ANSWER_LIMIT, || {
             Ok(lab.text("web", &[peer, "watch", "1"]).is_ok().then_some(()))

@@ -1,4 +1,4 @@
-//! Zones: workloads declare theirs by a label, and services prefer near endpoints.
+//! Tests zones: workloads declare their zones with a label, and services prefer near endpoints.
 //!
 //! ```text
 //!   zone a: here ──► web ──► near (zone a), far (zone b)      counted at the servers
@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// How long a change may take to reach a proxy.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Requests of one measurement.
+/// The number of requests in one measurement.
 const REQUESTS: usize = 40;
 
 /// A workload with a zone.
@@ -56,7 +56,7 @@ fn service(name: &str, distribution: &str) -> String {
     )
 }
 
-/// All documents, with or without the near server of `web`.
+/// All documents. `with_near` says whether the near server of `web` is included.
 fn documents(distribution: &str, with_near: bool) -> String {
     let idle = "command: ['@BIN@/leno-peer', idle]";
     let near = if with_near { server("web-near", "a", "good") } else { String::new() };
@@ -79,7 +79,7 @@ fn seen(lab: &Lab, server: &str) -> Result<usize> {
     Ok(told.lines().filter(|line| !line.is_empty()).count())
 }
 
-/// Sends [`REQUESTS`], which must all succeed, and returns how many reached each server.
+/// Sends [`REQUESTS`] requests, all of which must succeed. Returns how many reached each server.
 fn sends(lab: &Lab, who: &str, servers: [&str; 2]) -> Result<[usize; 2]> {
     let count = || -> Result<[usize; 2]> { Ok([seen(lab, servers[0])?, seen(lab, servers[1])?]) };
     let before = count()?;
@@ -92,7 +92,8 @@ fn sends(lab: &Lab, who: &str, servers: [&str; 2]) -> Result<[usize; 2]> {
     Ok([after[0] - before[0], after[1] - before[1]])
 }
 
-/// Waits until both servers get this share; a change takes a moment to reach the proxy.
+/// Waits until `is_so` returns true for the numbers of requests at both servers, because a change takes a moment
+/// to reach the proxy.
 fn shared(lab: &Lab, who: &str, is_so: impl Fn([usize; 2]) -> bool) -> Result<()> {
     let mut last = [0, 0];
     let come = wait::until("the share of the servers", LIMIT, || {
@@ -110,14 +111,13 @@ fn near_endpoints_serve_and_far_ones_help(capture: Capture) -> Result<()> {
     }
     shared(&lab, "here", |share| share == [REQUESTS, 0])?;
     shared(&lab, "there", |share| share == [0, REQUESTS])?;
-    // Without a preference all endpoints serve.
+    // Without a preference, all endpoints serve.
     lab.edit(&documents("", true))?;
     shared(&lab, "here", |share| share == [REQUESTS / 2, REQUESTS / 2])?;
     lab.edit(&documents("trafficDistribution: PreferSameZone", true))?;
     shared(&lab, "here", |share| share == [REQUESTS, 0])?;
     lab.explain(busy_ones_are_helped(&lab))?;
-    // The near zone is removed: its requests are served by the far zone, and none fails in the
-    // meantime.
+    // When the near server is removed, the far zone must serve its requests, and none may fail in the meantime.
     let far = seen(&lab, "web-far")?;
     let load = lab.load("here", &["--url", "http://web/", "--rate", "50", "--duration", "6s"])?;
     lab.edit(&documents("trafficDistribution: PreferSameZone", false))?;
@@ -130,7 +130,7 @@ fn near_endpoints_serve_and_far_ones_help(capture: Capture) -> Result<()> {
     lab.end()
 }
 
-/// Two requests that stay on the near server fill it; further ones overflow to the far server.
+/// Two requests that stay in progress fill the near server. Further requests must go to the far server.
 fn busy_ones_are_helped(lab: &Lab) -> Result<()> {
     let asks = ["curl", "-s", "-m", "60", "-o", "/dev/null", "http://busy/"];
     let held = [lab.spawn("here", &asks)?, lab.spawn("here", &asks)?];
@@ -138,7 +138,7 @@ fn busy_ones_are_helped(lab: &Lab) -> Result<()> {
         Ok((seen(lab, "busy-near")? == 2).then_some(()))
     })?;
     ensure!(seen(lab, "busy-far")? == 0, "the far server was asked before the near one was busy");
-    // Each worker of the proxy counts its own requests.
+    // More requests are needed because each worker of the proxy counts only its own.
     let more = (0..8).map(|_| lab.spawn("here", &asks)).collect::<Result<Vec<_>>>()?;
     wait::until(
         "the far server to help",

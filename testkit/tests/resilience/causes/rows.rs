@@ -11,8 +11,8 @@ pub(super) const GET: &[u8] = b"GET /it HTTP/1.1\r\nHost: web\r\nConnection: clo
 /// A valid request that must not be retried.
 const POST: &[u8] =
     b"POST /it HTTP/1.1\r\nHost: web\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
-/// An HTTP/2 preface and one request (RFC 9113; the fields by RFC 7541 C.4, without Huffman
-/// coding): POST, http, /, web. Then GOAWAY, so that the proxy closes the connection after it.
+/// An HTTP/2 preface and one request (RFC 9113; the fields as in RFC 7541, C.4, without Huffman coding): POST,
+/// http, /, web. Then GOAWAY, so that the proxy closes the connection after the response.
 const STREAM: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
     \x00\x00\x00\x04\x00\x00\x00\x00\x00\
     \x00\x00\x08\x01\x05\x00\x00\x00\x01\x83\x86\x84\x41\x03web\
@@ -34,12 +34,12 @@ pub(super) const ROW: Row = Row {
     status: Some(503),
 };
 
-/// A client whose request is invalid or cut short.
+/// A client whose request is invalid or cut off.
 const fn bad(cause: &'static str, status: u16, said: &'static [u8]) -> Row {
     Row { cause, said, status: Some(status), ..ROW }
 }
 
-/// A server whose response is invalid. The status is 502 if no response has been forwarded yet.
+/// A server whose response is invalid. The status is 502 if no part of the response has been forwarded yet.
 const fn babbles(cause: &'static str, behind: &'static [Script], status: Option<u16>) -> Row {
     Row { cause, behind: RowEndpoints::Servers(behind), said: POST, status, ..ROW }
 }
@@ -67,7 +67,7 @@ spec:
 ";
 
 pub(super) const REQUESTS: &[Row] = &[
-    // Causes by the available endpoints.
+    // Causes that result from the available endpoints.
     Row { cause: "no-endpoints", behind: RowEndpoints::Servers(&[]), ..ROW },
     Row { cause: "endpoints-tried", behind: RowEndpoints::Refusing(1), ..ROW },
     Row { cause: "connect-refused", behind: RowEndpoints::Refusing(3), ..ROW },
@@ -78,7 +78,7 @@ pub(super) const REQUESTS: &[Row] = &[
         policy: "  retries: {attempts: 1, on: [5xx]}\n",
         ..ROW
     },
-    // Causes by policy and routes.
+    // Causes that result from policies and routes.
     Row { held: 1, ..by_policy("endpoints-full", "  limits: {requestsPerEndpoint: 1}\n", STALLS, 503) },
     Row { held: 1, ..by_policy("connections-in-use", "  limits: {connections: 1}\n", STALLS, 503) },
     Row { held: 1, ..by_policy("overloaded", "  limits: {requests: 1, pending: 0}\n", STALLS, 503) },
@@ -89,7 +89,7 @@ pub(super) const REQUESTS: &[Row] = &[
     Row { more: ROUTES, ..bad("no-route-matches", 404, GET) },
     Row { more: ROUTES, ..bad("no-backend", 500, b"GET /none HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n") },
     Row { more: ROUTES, ..bad("backend-invalid", 500, b"GET /invalid HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n") },
-    // Causes by the behaviour of servers.
+    // Causes that result from the behaviour of servers.
     babbles("closed", &[|_| FaultyAct::Close], Some(502)),
     babbles("broken", &[|_| FaultyAct::Reset], Some(502)),
     babbles("closed", &[|_| FaultyAct::CutBody], None),
@@ -112,7 +112,7 @@ pub(super) const REQUESTS: &[Row] = &[
         status: None,
         ..ROW
     },
-    // Causes by the bytes of clients.
+    // Causes that result from the bytes of clients.
     bad("request-line", 400, b"GET  /it HTTP/1.1\r\nHost: web\r\n\r\n"),
     bad("version", 505, b"GET /it HTTP/1.2\r\nHost: web\r\n\r\n"),
     bad("bare-lf", 400, b"GET /it HTTP/1.1\r\nHost: web\nX: y\r\n\r\n"),
@@ -169,7 +169,7 @@ pub(super) const REQUESTS: &[Row] = &[
     ),
 ];
 
-/// An invalid chunked body; the server waits for all of it.
+/// An invalid chunked body. The server waits for the whole body.
 const fn chunked(cause: &'static str, said: &'static [u8]) -> Row {
     Row { behind: STALLS, ..bad(cause, 400, said) }
 }
@@ -184,7 +184,7 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 ";
 
-/// TCP connections, whose clients cannot be sent a response.
+/// TCP connections, on which the proxy cannot send a response to the client.
 const CONNECTION: Row = Row { protocol: "tcp", said: b"anything", status: None, ..ROW };
 
 pub(super) const BYTES: &[Row] = &[
@@ -205,7 +205,7 @@ pub(super) const BYTES: &[Row] = &[
     Row { cause: "client-silent", more: TLS_ROUTE, said: b"", ..CONNECTION },
 ];
 
-/// Causes that are not triggered here, each with the reason or the test that triggers it.
+/// Causes that are not triggered here, each with the reason or with the test that triggers it.
 pub(super) const ABSENT: &[(&str, &str)] = &[
     ("answer-too-large", "no request within the bounds of a head makes an answer of 256 KiB"),
     ("memory-budget", "needs a proxy with next to no memory: proxy/app/tests/memory.rs"),

@@ -1,4 +1,4 @@
-//! Backends of all kinds, and rules of which some backends are invalid.
+//! Tests backends of all kinds, and rules some of whose backends are invalid.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::fixture::{RoutesFixture, http_route, service};
 /// How long any step may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A service in another namespace, to which references need a grant.
+/// A service in another namespace. References to it need a grant.
 const THIRD: &str = "---
 apiVersion: v1
 kind: Service
@@ -23,8 +23,8 @@ metadata: {name: far, namespace: third}
 spec: {clusterIP: 10.96.0.20, ports: [{port: 80}]}
 ";
 
-/// HTTPRouteServiceTypes: headless and with a virtual address, each with an EndpointSlice that is not made
-/// by a selector.
+/// HTTPRouteServiceTypes: headless services and services with a virtual address, each with an EndpointSlice that
+/// was not made by a selector.
 #[test]
 fn http_route_service_types() -> Result<()> {
     let rules = "
@@ -39,7 +39,7 @@ fn http_route_service_types() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteBackendProtocolWebSocket: after the upgrade the bytes of both ends pass unchanged.
+/// HTTPRouteBackendProtocolWebSocket: after the upgrade, the bytes of both ends pass unchanged.
 #[test]
 fn http_route_backend_protocol_web_socket() -> Result<()> {
     let server = Server::start(Backend::default())?;
@@ -72,7 +72,8 @@ fn http_route_backend_protocol_web_socket() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteRequestHeaderModifierBackendWeights: the requests to each backend carry its own header.
+/// HTTPRouteRequestHeaderModifierBackendWeights: the requests to each backend contain the header that is set for
+/// that backend.
 #[test]
 fn http_route_request_header_modifier_backend_weights() -> Result<()> {
     let of = |name: &str| {
@@ -89,14 +90,14 @@ fn http_route_request_header_modifier_backend_weights() -> Result<()> {
     }
     for (name, server) in [("echo-v1", &bed.v1), ("echo-v2", &bed.v2)] {
         assert!(server.seen().iter().all(|seen| seen.header("backend") == name), "{name}");
-        // Half of them, within six standard deviations.
+        // Each backend gets half of the requests, within six standard deviations.
         assert!((58..=142).contains(&server.count()), "{name} has {} of 200", server.count());
     }
     Ok(())
 }
 
-/// HTTPRoutePartiallyInvalidViaInvalidReferenceGrant: other rules apply, and so do the valid backends of
-/// the same rule.
+/// HTTPRoutePartiallyInvalidViaInvalidReferenceGrant: other rules apply, and so do the valid backends of the same
+/// rule.
 #[test]
 fn http_route_partially_invalid() -> Result<()> {
     let rules = "
@@ -133,8 +134,8 @@ fn http_route_partially_invalid() -> Result<()> {
 }
 
 /// HTTPRouteInvalidParentRefNotMatchingListenerPort, HTTPRouteInvalidParentRefNotMatchingSectionName,
-/// HTTPRouteInvalidParentRefSectionNameNotMatchingPort, applied to the ports of a Service: a route that
-/// matches none of them has no effect.
+/// HTTPRouteInvalidParentRefSectionNameNotMatchingPort, applied to the ports of a Service. A route that matches
+/// none of them has no effect.
 #[test]
 fn http_route_parent_ports() -> Result<()> {
     let rules = "  - backendRefs: [{name: echo-v1, port: 80}]\n";
@@ -179,8 +180,8 @@ fn client_hello(host: &str) -> Vec<u8> {
 }
 
 /// TCPRouteInvalidCrossNamespaceBackendRef, TCPRouteReferenceGrant, TLSRouteInvalidReferenceGrant,
-/// TLSRouteInvalidBackendRefUnknownKind: a connection is refused if its backend is not granted. The
-/// granted backend has no endpoint here.
+/// TLSRouteInvalidBackendRefUnknownKind: a connection is refused if there is no grant for its backend. The backend
+/// with a grant has no endpoint here.
 #[test]
 fn connections_are_refused_without_a_grant() -> Result<()> {
     let far = "{name: far, namespace: third, port: 80}";
@@ -213,7 +214,7 @@ fn connections_are_refused_without_a_grant() -> Result<()> {
         })?;
         let mut client = TcpStream::connect(proxy.address())?;
         client.set_read_timeout(Some(LIMIT))?;
-        // The proxy may refuse before it has read anything.
+        // Fails if the proxy refuses before it has read anything.
         client.write_all(&client_hello("db.example")).unwrap_or_default();
         assert!(!matches!(client.read(&mut [0]), Ok(1..)), "{kind} {granted} {backend}");
         wait::until("a line of the access log", LIMIT, || {

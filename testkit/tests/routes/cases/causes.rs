@@ -1,4 +1,4 @@
-//! Responses of the mesh itself: `leno-error`, the access log and the metric name the same cause.
+//! Tests responses of the mesh itself. `leno-error`, the access log and the metric must name the same cause.
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::client;
 use crate::fixture::{RoutesFixture, http_route};
 
-/// How long a line may take to be written, and a count to be exported.
+/// How long it may take until a line is written and a count is exported.
 const LIMIT: Duration = Duration::from_secs(20);
 
 const DOCUMENTS: &str = "
@@ -44,8 +44,7 @@ spec:
   faults: {abort: {status: 418, percent: 100}}
 ";
 
-/// The bytes of a request, the status and the cause of the response, and the method and the target
-/// in the log.
+/// The bytes of a request, the status and the cause of the response, and the method and target in the log.
 const REQUESTS: [(&str, u16, &str, [&str; 2]); 7] = [
     ("GET /none HTTP/1.1\r\nHost: echo\r\n\r\n", 500, "no-backend", ["GET", "/none"]),
     ("GET /else HTTP/1.1\r\nHost: echo\r\n\r\n", 404, "no-route-matches", ["GET", "/else"]),
@@ -61,7 +60,7 @@ const REQUESTS: [(&str, u16, &str, [&str; 2]); 7] = [
     ("CONNECT echo:80 HTTP/1.1\r\nHost: echo:80\r\n\r\n", 501, "connect", ["CONNECT", "echo:80"]),
 ];
 
-/// The fields of the access log's lines that report an error.
+/// The fields of those lines of the access log that report an error.
 pub(super) fn lines(form: &str, log: &str) -> Vec<Vec<(String, String)>> {
     let fields = |line: &str| -> Vec<(String, String)> {
         if form == "json" {
@@ -160,8 +159,7 @@ fn lines_of_the_access_log_have_the_fields_that_settings_name() -> Result<()> {
     Ok(())
 }
 
-/// Malformed requests at the inbound side, which forwards bytes that do not look like HTTP/1 as
-/// opaque.
+/// Malformed requests at the inbound side. Bytes that do not look like HTTP/1 are forwarded there as opaque.
 #[test]
 fn causes_of_requests_are_in_the_access_log_of_the_servers_side() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -184,7 +182,7 @@ fn causes_of_requests_are_in_the_access_log_of_the_servers_side() -> Result<()> 
     Ok(())
 }
 
-/// A TCP client cannot be sent an error: the connection is reset, logged and counted.
+/// The proxy cannot send an error to a TCP client. The connection must be reset, logged and counted.
 #[test]
 fn refused_connections_are_in_the_access_log() -> Result<()> {
     for (backends, cause) in [
@@ -205,8 +203,7 @@ fn refused_connections_are_in_the_access_log() -> Result<()> {
                  rules: [{{backendRefs: {backends}}}]\n"
             )
         })?;
-        // The helper that started the proxy has connected once, too, to find out whether it
-        // listens.
+        // The helper that started the proxy has connected once as well, to find out whether it listens.
         let mut client = TcpStream::connect(proxy.address())?;
         client.set_read_timeout(Some(LIMIT))?;
         let ended = client.read(&mut [0]).map_err(|error| error.kind());

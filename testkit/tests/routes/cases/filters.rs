@@ -1,4 +1,4 @@
-//! Filters that change requests and responses.
+//! Tests filters that change requests and responses.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn rewritten(bed: &RoutesFixture, request: &str) -> Result<String> {
     Ok(line.split(' ').nth(1).unwrap_or_default().to_owned())
 }
 
-/// MeshHTTPRouteRequestHeaderModifier, MeshHTTPRouteBackendRequestHeaderModifier.
+/// MeshHTTPRouteRequestHeaderModifier and MeshHTTPRouteBackendRequestHeaderModifier.
 #[test]
 fn mesh_http_route_request_header_modifier() -> Result<()> {
     let bed = RoutesFixture::with_rules(&format!(
@@ -74,7 +74,7 @@ fn http_route_response_header_modifier() -> Result<()> {
     Ok(())
 }
 
-/// MeshHTTPRouteRewritePath, HTTPRouteRewriteHost, HTTPRouteBackendURLRewrite.
+/// MeshHTTPRouteRewritePath, HTTPRouteRewriteHost and HTTPRouteBackendURLRewrite.
 #[test]
 fn mesh_http_route_rewrite_path() -> Result<()> {
     let bed = RoutesFixture::with_rules(&format!(
@@ -145,12 +145,12 @@ fn http_route_cors() -> Result<()> {
     assert_eq!(response.header("access-control-allow-origin"), Some("https://www.foo.com"));
     assert_eq!(response.header("access-control-expose-headers"), Some("x-header-3"));
     assert_eq!(response.header("vary"), Some("Origin"));
-    // An OPTIONS that is no preflight is forwarded to the application.
+    // An OPTIONS request that is no preflight is forwarded to the application.
     assert_eq!(bed.outcome("OPTIONS /\nOrigin: https://www.foo.com")?, "echo-v1");
     Ok(())
 }
 
-/// HTTPRouteRequestMirror, HTTPRouteRequestMultipleMirrors, HTTPRouteRequestPercentageMirror.
+/// HTTPRouteRequestMirror, HTTPRouteRequestMultipleMirrors and HTTPRouteRequestPercentageMirror.
 #[test]
 fn http_route_request_mirror() -> Result<()> {
     let bed = RoutesFixture::with_rules(
@@ -179,7 +179,7 @@ fn http_route_request_mirror() -> Result<()> {
     assert_eq!(lines, ["GET /first HTTP/1.1", "POST /body HTTP/1.1", "POST /second HTTP/1.1"]);
     assert!(seen.iter().all(|seen| seen.header("x-header-set") == "set"));
     assert_eq!(seen.iter().map(|seen| seen.body.len()).sum::<usize>(), 1000);
-    // A request that is too large to be mirrored is still served, and is counted.
+    // A request that is too large to be mirrored is served nevertheless, and is counted.
     let body = "x".repeat(100_000);
     let post =
         format!("POST /large HTTP/1.1\r\nHost: echo\r\nContent-Length: 100000\r\n\r\n{body}");

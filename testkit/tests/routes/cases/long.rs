@@ -1,4 +1,4 @@
-//! Responses of the mesh itself that are as long as the requests that they repeat.
+//! Tests responses of the mesh itself that are as long as the requests that they repeat.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,8 @@ use tokio::net::TcpStream;
 use crate::client;
 use crate::fixture::RoutesFixture;
 
-/// A redirect of everything below `/moved`, and elsewhere CORS that repeats the origin.
+/// A rule that redirects everything below `/moved`, and a rule for everything else with CORS, which repeats the
+/// origin.
 const RULES: &str = "
   - matches: [{path: {value: /moved}}]
     filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]
@@ -36,7 +37,7 @@ fn redirected(host: usize, path: usize) -> Row {
     Row { method: "GET", host, path, headers: Vec::new(), status: 302, echo }
 }
 
-/// The proxy responds to a preflight (OPTIONS), the application to a GET.
+/// The proxy responds to a preflight (OPTIONS), and the application responds to a GET.
 fn from_origin(method: &'static str, origin: usize, asked: usize) -> Row {
     let origin = format!("https://{}", "o".repeat(origin));
     let mut headers = vec![("origin", origin.clone())];
@@ -51,7 +52,7 @@ fn from_origin(method: &'static str, origin: usize, asked: usize) -> Row {
     Row { method, host: "echo".to_owned(), path: "/".to_owned(), headers, status, echo }
 }
 
-/// Lengths around the sizes of buffers (4, 16 and 64 KiB), and up to the limits of a head.
+/// Rows with lengths near the sizes of buffers (4, 16 and 64 KiB), and up to the limits of a head.
 fn rows() -> Vec<Row> {
     vec![
         redirected(4, 1_000),

@@ -1,4 +1,4 @@
-//! Which backend a request is sent to.
+//! Tests to which backend a request is sent.
 
 use anyhow::Result;
 
@@ -41,7 +41,7 @@ fn mesh_http_route_matching() {
     );
 }
 
-/// MeshTrafficSplit, HTTPRouteExactPathMatching.
+/// MeshTrafficSplit and HTTPRouteExactPathMatching.
 #[test]
 fn mesh_traffic_split() {
     check(
@@ -83,7 +83,7 @@ fn mesh_http_route_query_param_matching() {
     );
 }
 
-/// MeshHTTPRouteSimpleSameNamespace: a rule without matches that names a backend.
+/// MeshHTTPRouteSimpleSameNamespace: a rule without matches that has one backend.
 #[test]
 fn mesh_http_route_simple_same_namespace() {
     check("  - backendRefs: [{name: echo-v1, port: 80}]\n", &[("GET /any", "echo-v1")]);
@@ -102,7 +102,7 @@ fn mesh_http_route_weight() {
         }
         let (v1, v2) = (bed.v1.count(), bed.v2.count());
         assert_eq!((v1 + v2, bed.echo.count()), (500, 0));
-        // Five standard deviations of 500 picks are 51.
+        // For 500 choices, five standard deviations are 51.
         assert!((299..=401).contains(&v1), "{v1} of 500 where 350 are expected");
         Ok(())
     };

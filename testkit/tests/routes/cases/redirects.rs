@@ -1,4 +1,4 @@
-//! Requests that the mesh redirects.
+//! Tests requests that the mesh redirects.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! References to objects that do not exist, and references that need a grant.
+//! Tests references to objects that do not exist, and references that need a grant.
 
 use anyhow::Result;
 
@@ -55,7 +55,7 @@ fn http_route_invalid_backend_refs() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteReferenceGrant, HTTPRouteInvalidReferenceGrant.
+/// HTTPRouteReferenceGrant and HTTPRouteInvalidReferenceGrant.
 #[test]
 fn http_route_reference_grant() -> Result<()> {
     let rules = "  - backendRefs: [{name: far, namespace: third, port: 80}]\n";
@@ -74,14 +74,14 @@ fn http_route_reference_grant() -> Result<()> {
              to: [{{group: \"\", kind: Service{name}}}]\n"
         );
         let bed = RoutesFixture::start(&(http_route("route", rules) + THIRD + &grant))?;
-        // The service has no endpoint: 503 means that the reference is valid.
+        // The service has no endpoint, so 503 means that the reference is valid.
         let response = bed.send("GET /")?;
         assert_eq!(response.status, status, "{kind} {namespace} {name}");
     }
     Ok(())
 }
 
-/// MeshPorts: a route of another port, or of another service, has no effect.
+/// MeshPorts: a route for another port, or for another service, has no effect.
 #[test]
 fn mesh_ports() -> Result<()> {
     let rules = "  - backendRefs: [{name: echo-v1, port: 80}]\n";

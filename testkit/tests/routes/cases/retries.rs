@@ -1,4 +1,4 @@
-//! Retries by the rules of a route (GEP-1731).
+//! Tests retries by the rules of a route (GEP-1731).
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ fn rule(path: &str, retry: &str, timeouts: &str) -> String {
     )
 }
 
-/// Sends a request to a target that fails a number of times; checks its outcome, and how often it
+/// Sends a request to a target that fails a number of times. Checks the outcome, and how many times the request
 /// was sent.
 fn expect(bed: &RoutesFixture, target: &str, expected: &str, sent: usize) -> Result<()> {
     assert_eq!(bed.outcome(&format!("GET {target}"))?, expected, "{target}");
@@ -40,7 +40,7 @@ fn http_route_retry() -> Result<()> {
         expect(&bed, &format!("{all}?code={code}&after=1"), "echo-v1", 2)?;
         expect(&bed, &format!("{all}?code={code}&after=3"), &code.to_string(), 3)?;
     }
-    // A POST is sent once.
+    // A POST is sent only once.
     let target = format!("{all}?code=503&after=1&post");
     assert_eq!(bed.outcome(&format!("POST {target}"))?, "503");
     assert_eq!(bed.v1.tries(&target), 1);

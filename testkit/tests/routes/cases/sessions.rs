@@ -1,4 +1,4 @@
-//! Session persistence: clients keep using the backend that served them (GEP-1619).
+//! Tests session persistence: clients keep using the backend that has served them (GEP-1619).
 
 use anyhow::{Context, Result};
 
@@ -11,8 +11,7 @@ fn bed(session: &str) -> Result<RoutesFixture> {
     ))
 }
 
-/// The server that responds to a request with these headers, and the value of a header of the
-/// response.
+/// The server that responds to a request with these headers, and the value of one header of the response.
 fn ask(bed: &RoutesFixture, headers: &str, name: &str) -> Result<(String, Option<String>)> {
     let response = bed.send(&format!("GET /shop/cart{headers}"))?;
     assert_eq!(response.status, 200);
@@ -33,7 +32,7 @@ fn a_cookie_keeps_a_client_with_a_backend() -> Result<()> {
         let again = ask(&bed, &format!("\ncookie: a=b; {pair}"), "set-cookie")?;
         assert_eq!(again, (server.clone(), None));
     }
-    // Without the cookie both backends serve.
+    // Without the cookie, both backends serve.
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..60 {
         seen.insert(ask(&bed, "", "set-cookie")?.0);
@@ -59,7 +58,7 @@ fn a_session_that_is_over_begins_again() -> Result<()> {
         let text = cookie.split('.').nth(2).context("when it began")?;
         Ok(u64::from_str_radix(text, 16)?)
     };
-    // The session continues; it was idle for too long; it is too old.
+    // The first session continues, the second was idle for too long, and the third is too old.
     assert_eq!(with(begun - 1000, begun - 300)?, begun - 1000);
     assert!(with(begun - 1000, begun - 700)? >= begun);
     assert!(with(begun - 4000, begun)? >= begun);

@@ -1,10 +1,10 @@
-//! How long requests may take.
+//! Tests how long requests may take.
 
 use anyhow::Result;
 
 use crate::fixture::RoutesFixture;
 
-/// HTTPRouteTimeoutRequest, HTTPRouteTimeoutBackendRequest.
+/// HTTPRouteTimeoutRequest and HTTPRouteTimeoutBackendRequest.
 #[test]
 fn http_route_timeouts() -> Result<()> {
     let rule = |path: &str, timeouts: &str| {

@@ -3,11 +3,11 @@ use std::io;
 
 use super::*;
 
-/// A table that can be killed before any of its steps.
+/// A table that can simulate a kill before any of its steps.
 #[derive(Default)]
 struct CrashingTable {
     rows: RefCell<BTreeMap<FlowRequestKey, FlowRequests>>,
-    /// Steps until it is killed.
+    /// How many steps are done before the kill.
     left: Cell<Option<usize>>,
 }
 
@@ -69,7 +69,7 @@ fn nothing_is_counted_twice_or_lost_wherever_the_process_is_killed() {
         requests.take_in_worker(&kept, 1, &[counted(1, "web", 10), counted(2, "api", 5)]).unwrap();
         requests.take_in_worker(&kept, 2, &[counted(1, "web", 100)]).unwrap();
         kept.left.set(Some(steps));
-        // A row is freed, and both workers end.
+        // One row is freed, and both workers end.
         let work = |requests: &mut Requests| {
             requests.take_in_worker(&kept, 1, &[counted(2, "api", 5)])?;
             requests.end_worker(&kept, 1)?;
@@ -77,7 +77,7 @@ fn nothing_is_counted_twice_or_lost_wherever_the_process_is_killed() {
         };
         let was_killed = work(&mut requests).is_err();
         kept.left.set(None);
-        // The next process has the table alone.
+        // The next process only has the table.
         let mut next = Requests { rows: kept.rows.borrow().clone(), ..Requests::default() };
         next.finish_interrupted(&kept).unwrap();
         assert_eq!(kept.requests(), 115, "after {steps} steps");

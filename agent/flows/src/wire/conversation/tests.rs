@@ -2,7 +2,7 @@ use leno_bpf_abi::flow::FLOW_SAMPLE_BYTES;
 
 use super::*;
 
-/// One connection: what each side sends becomes samples as the programs take them.
+/// One connection. What each side sends is turned into samples as the kernel programs take them.
 struct Wire {
     talk: Option<Conversation>,
     sequences: [u32; 2],
@@ -14,7 +14,7 @@ struct Wire {
 
 impl Wire {
     fn new() -> Self {
-        // Numbers that go past their greatest value soon.
+        // Sequence numbers that will soon wrap around.
         let sequences = [u32::MAX - 3, u32::MAX - 10];
         Self { talk: None, sequences, talker: 0, now_ns: 0, port: 80, found: Vec::new() }
     }
@@ -70,7 +70,7 @@ fn requests_and_responses_of_http_belong_together_whatever_their_bodies() {
     wire.send(Side::Server, b"HTTP/1.1 100 Continue\r\n\r\n");
     wire.send(Side::Client, &body);
     wire.send(Side::Server, b"HTTP/1.1 503 Busy\r\n\r\n");
-    // The response has no sample that shows it.
+    // No sample shows the status of this response.
     wire.send(Side::Client, b"PUT / HTTP/1.1\r\n\r\n");
     wire.send(Side::Server, b"what is it?");
     wire.send(Side::Client, b"GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n");
@@ -91,7 +91,7 @@ fn commands_that_follow_each_other_have_their_replies_in_order() {
     let set =
         [b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000\r\n".as_slice(), &[b'v'; 2000], b"\r\n"].concat();
     let get = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
-    // One in parts, of which the second one has no sample; the next one begins in the last one.
+    // The second part of this message has no sample. The next message begins in the third part.
     wire.send(Side::Client, &set[..1000]);
     wire.send(Side::Client, &set[1000..1900]);
     wire.send(Side::Client, &[&set[1900..], get].concat());
@@ -189,7 +189,7 @@ fn replies_that_have_not_come_in_time_are_not_waited_for() {
     assert_eq!(wire.found[3..], [("GET", "ok", Some(MS))]);
 }
 
-/// Conversations of each protocol that are read: each part is what one side sends in a frame.
+/// Conversations of each supported protocol. Each part is what one side sends in a frame.
 fn conversations() -> Vec<Vec<(Side, Vec<u8>)>> {
     let part = |side, bytes: &[u8]| (side, bytes.to_vec());
     vec![
@@ -250,7 +250,7 @@ fn the_conversations_that_are_mutated_are_read() {
 
 #[test]
 fn mutated_bytes_of_any_protocol_end_no_reader_and_never_count_twice() {
-    // Numbers that are the same in each run (xorshift).
+    // Pseudo-random numbers that are the same in each run (xorshift).
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut number = |below: usize| {
         state ^= state << 13;
@@ -264,7 +264,7 @@ fn mutated_bytes_of_any_protocol_end_no_reader_and_never_count_twice() {
         wire.port = if number(6) == 0 { 53 } else { 80 };
         let mut sent = 0;
         for _ in 0..3 {
-            // Sometimes of another protocol.
+            // The client and the server may speak different protocols.
             let conversation = &all[number(all.len())];
             for (side, bytes) in conversation {
                 let mut bytes = bytes.clone();
@@ -286,7 +286,7 @@ fn mutated_bytes_of_any_protocol_end_no_reader_and_never_count_twice() {
         if let Some(mut talk) = wire.talk.take() {
             talk.end(&mut |one| wire.found.push((one.kind, one.result, one.took_ns)));
         }
-        // A request has some bytes.
+        // A request has at least a few bytes.
         assert!(wire.found.len() <= sent / 4, "{:?} of {sent} bytes", wire.found);
     }
 }

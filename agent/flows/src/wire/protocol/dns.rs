@@ -1,4 +1,4 @@
-//! DNS (RFC 1035) over UDP and TCP, at port 53: the type of a query, and the code of its response.
+//! Parses DNS (RFC 1035) over UDP and TCP, on port 53: the type of a query, and the code of its response.
 
 use super::{MessageMeaning, Parsed, Side};
 
@@ -29,7 +29,7 @@ const MAX_NAME: usize = 255;
 
 #[derive(Debug)]
 pub(in crate::wire) struct Dns {
-    /// Over TCP each message has a length prefix.
+    /// Whether each message has a length prefix, which is so over TCP.
     pub(in crate::wire) has_lengths: bool,
 }
 
@@ -57,7 +57,7 @@ fn message(side: Side, bytes: &[u8]) -> Option<MessageMeaning> {
     let word = |at: usize| Some(u16::from_be_bytes(header.get(at..at + 2)?.try_into().ok()?));
     let (id, flags, questions) = (u32::from(word(0)?), word(2)?, word(4)?);
     let is_response = flags & 0x8000 != 0;
-    // Standard queries have one question; a server that cannot parse one may answer without it.
+    // A standard query has one question. A server that cannot parse a query may answer without a question.
     let is_query = (flags >> 11) & 15 == 0 && questions <= 1;
     match side {
         Side::Client if !is_response && is_query && questions == 1 => {

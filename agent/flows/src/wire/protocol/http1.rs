@@ -1,11 +1,11 @@
-//! HTTP/1.0 and 1.1 (RFC 9112): the method of a request, the status of its response.
+//! Parses HTTP/1.0 and 1.1 (RFC 9112): the method of a request, and the status of its response.
 //!
-//! A head is only parsed at the beginning of a side's turn. So of pipelined requests, which are sent before the
-//! response to the one before, only the first one counts.
+//! A head is only parsed at the beginning of a side's turn. So of several pipelined requests, which are sent
+//! without waiting for responses, only the first one counts.
 
 use super::{MessageMeaning, Parsed, Side, class_of, known, line};
 
-/// The methods that are counted by name; a head with any other method is not a request.
+/// The methods that are counted by name. A head with any other method does not count as a request.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
 /// The prefix of a status line.
@@ -14,7 +14,7 @@ const BEGIN: &[u8] = b"HTTP/1.";
 #[derive(Debug)]
 pub(in crate::wire) struct Http1;
 
-/// Whether a request begins here: a method, a space, and what may be a target.
+/// Whether a request begins here: a method, a space, and something that may be a target.
 pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     method(bytes).is_some()
 }
@@ -27,7 +27,7 @@ fn method(bytes: &[u8]) -> Option<&'static str> {
         "CONNECT" => target.is_ascii_alphanumeric() || target == b'[',
         _ => matches!(target, b'/' | b'*') || target.is_ascii_alphabetic(),
     };
-    // If the line is complete, it shows the version.
+    // If the line is complete, it must contain the version.
     let is_http = line(bytes).is_none_or(|(line, _)| {
         line.len() > 9 && line.get(line.len() - 9..line.len() - 1) == Some(b" HTTP/1.")
     });
@@ -50,7 +50,7 @@ fn response(bytes: &[u8]) -> Parsed {
     if !BEGIN.starts_with(begin) {
         return Parsed::Foreign;
     }
-    // The last digit of the version, a space, three digits.
+    // The remaining part is the last digit of the version, a space, and three digits.
     let Some([_, b' ', digits @ ..]) = rest.get(..5) else {
         return if rest.len() < 5 { Parsed::Incomplete } else { Parsed::Foreign };
     };

@@ -1,12 +1,13 @@
-//! HTTP/2 (RFC 9113) and gRPC in it: the method of a request, its status, and gRPC's status.
+//! Parses HTTP/2 (RFC 9113) and gRPC over it: the method of a request, its status, and gRPC's status.
 //!
 //! ```text
 //!   client   preface │ frames: HEADERS ─► a request      HEADERS and END_STREAM ─► trailers
 //!   server             frames: HEADERS ─► its response   HEADERS and END_STREAM ─► trailers, grpc-status
 //! ```
-//! Fields are compressed with a dynamic table, which each section of fields may change (RFC 7541). So for a connection
-//! that was open before it was followed, and after a section without a sample, only entries of the static table can be
-//! read: the usual methods and statuses. The status of a gRPC call is not known then.
+//! Fields are compressed with a dynamic table, which each section of fields may change (RFC 7541). So on a
+//! connection that was open before it was followed, and after a section without a sample, only entries of the
+//! static table can be decoded, which are the usual methods and statuses. The status of a gRPC call cannot be
+//! decoded then.
 
 use std::rc::Rc;
 
@@ -16,8 +17,8 @@ use super::{MessageMeaning, Parsed, Side, class_of, known};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME: usize = 9;
-/// The size of a dynamic table without a setting, and the largest that is followed. A section that announces a larger
-/// one cannot be read.
+/// The size of a dynamic table without a setting, and the largest size that is supported. A section that announces
+/// a larger table cannot be decoded.
 const TABLE: usize = 4096;
 /// Most connections whose dynamic tables are followed, at about 30 KiB each. For further ones only the static table is
 /// used.
@@ -48,19 +49,20 @@ const WITH_PRIORITY: u8 = 0x20;
 
 #[derive(Debug)]
 pub(in crate::wire) struct Http2 {
-    /// The decoders of both sides; `None` once a section had no sample, or could not be read.
+    /// The decoders of both sides; `None` once a section had no sample or could not be decoded.
     client: Option<Decoder>,
     server: Option<Decoder>,
     block: Block,
-    /// Set while there is a decoder.
+    /// The slot of this connection, which it has while it has a decoder.
     place: Option<TableSlots>,
     /// Whether the last request was a gRPC call.
     is_grpc: bool,
-    /// The highest stream that the client has opened: sections on earlier streams are trailers.
+    /// The number of the highest stream that the client has opened. A later section on an earlier stream contains
+    /// trailers.
     last_stream: u32,
 }
 
-/// The places for connections whose tables are followed. Each connection with a place has a clone of this.
+/// Counts the connections whose dynamic tables are followed. Each of these has a clone of this.
 #[derive(Clone, Debug, Default)]
 pub(in crate::wire) struct TableSlots(Rc<()>);
 
@@ -124,7 +126,7 @@ impl Http2 {
         self.is_grpc
     }
 
-    /// Tells the parser that it misses some bytes of a side. Its dynamic table is unknown from then on.
+    /// Records that some bytes of a side had no sample. Its dynamic table is not known from then on.
     pub(in crate::wire) fn lose(&mut self, side: Side) {
         *self.decoder(side) = None;
         if self.client.is_none() && self.server.is_none() {
@@ -163,7 +165,7 @@ impl Http2 {
         if side == Side::Client { &mut self.client } else { &mut self.server }
     }
 
-    /// The meaning of a section of fields. `body` is `None` if the sample does not have all of it.
+    /// The meaning of a section of fields. `body` is `None` if the sample does not contain the whole section.
     fn section(
         &mut self,
         side: Side,
@@ -179,7 +181,7 @@ impl Http2 {
                 *self.decoder(side) = is_decoded.then_some(decoder);
                 is_decoded
             }
-            // Later sections may refer to what this one has put into the table.
+            // Later sections may refer to entries that this one has added to the table.
             _ => false,
         };
         if !decoded {
@@ -222,7 +224,7 @@ impl Http2 {
             // The status of a gRPC call is in its trailers.
             Some(200) if self.is_grpc => MessageMeaning::Answer { result: "unseen", id: stream },
             Some(status) => MessageMeaning::Result { result: class_of(status), id: stream },
-            // Trailers, or something that cannot be read.
+            // These are trailers, or a section that cannot be decoded.
             None if decoded && !self.is_grpc => MessageMeaning::Nothing,
             None => MessageMeaning::Result { result: "unseen", id: stream },
         }
@@ -233,7 +235,7 @@ fn number(value: Option<&[u8]>) -> Option<u16> {
     std::str::from_utf8(value?).ok()?.parse().ok()
 }
 
-/// The status that a first byte means without a dynamic table (RFC 7541 appendix A).
+/// The status that a first byte stands for if the dynamic table is not known (RFC 7541 appendix A).
 fn static_status(first: u8) -> Option<u16> {
     let of = [200, 204, 206, 304, 400, 404, 500];
     of.get(usize::from(first.checked_sub(0x88)?)).copied()

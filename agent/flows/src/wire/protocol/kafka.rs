@@ -1,15 +1,16 @@
-//! Kafka: the API of a request. Whether a request failed is in the body of its response, whose format differs between
-//! APIs and versions, so all results are `answered`.
+//! Parses Kafka: the API of a request. All results are `answered`, because failures are reported in the body of
+//! the response, whose format differs between APIs and versions.
 
 use super::{MessageMeaning, Parsed, Side};
 
-/// The bytes of a request's length, API, version and number, and of a response's length and number.
+/// The size of the fields at the beginning: of a request, its length, API, version and number; of a response, its
+/// length and number.
 const REQUEST: usize = 12;
 const RESPONSE: usize = 8;
 /// The default limit of a broker for a request.
 const MAX_LENGTH: u32 = 100 << 20;
 const MAX_VERSION: u16 = 20;
-/// APIs by their number; later ones are `other`.
+/// The names of APIs by their number. Later ones are counted under `other`.
 const APIS: [&str; 43] = [
     "Produce",
     "Fetch",
@@ -55,13 +56,13 @@ const APIS: [&str; 43] = [
     "DescribeToken",
     "DeleteGroups",
 ];
-/// One more than the largest number of an API.
+/// One more than the highest number of an API.
 const ALL_APIS: u16 = 100;
 
 #[derive(Debug)]
 pub(in crate::wire) struct Kafka;
 
-/// Whether a client begins here: one request with the name of the client.
+/// Whether these are the first bytes of a client: one request that contains the client's name.
 pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     let Parsed::Message(message) = request(bytes) else { return false };
     let Some(length) = bytes.get(REQUEST..REQUEST + 2) else { return false };
@@ -90,7 +91,7 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The length and the number at the beginning, if the length is valid for a message with this many bytes before its
+/// The length and the number at the beginning. The length must be valid for a message with `head` bytes before its
 /// body.
 fn framed(bytes: &[u8], head: usize) -> Result<(u32, u32), Parsed> {
     let both = be32(bytes, 0).zip(be32(bytes, head - 4));

@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: commands and statements, and whether they failed.
+//! Parses MySQL and MariaDB: commands and statements, and whether they have failed.
 //!
 //! A packet has a length and a number, which starts at 0 with each command; packet 1 begins the response. An error
 //! after rows is not detected. Encrypted and compressed connections are not read.
@@ -9,7 +9,7 @@ const HEADER: usize = 4;
 const ERROR: u8 = 0xff;
 /// The protocol version in a server's greeting.
 const PROTOCOL: u8 = 10;
-/// Flags of a client: the rest is compressed, or encrypted.
+/// Flags of a client which mean that the rest is compressed or encrypted.
 const COMPRESS: u32 = 0x20;
 const SSL: u32 = 0x800;
 /// Commands without a response.
@@ -37,7 +37,7 @@ pub(in crate::wire) struct Mysql {
     is_ready: bool,
 }
 
-/// Whether a server sends a greeting, or a client a statement.
+/// Whether these bytes are the greeting of a server, or a statement of a client.
 pub(in crate::wire) fn begins(side: Side, bytes: &[u8]) -> bool {
     let Some((length, number, body)) = packet(bytes) else { return false };
     match side {
@@ -62,7 +62,8 @@ fn packet(bytes: &[u8]) -> Option<(u32, u8, &[u8])> {
     Some((length, *number, rest.get(..length as usize).unwrap_or(rest)))
 }
 
-/// The text of a query. In MySQL 8 attributes may precede it: here none, in one set.
+/// The text of a query. In MySQL 8, attributes may precede it; only the case of one set without attributes is
+/// supported.
 fn statement(body: &[u8]) -> &[u8] {
     let text = body.get(1..).unwrap_or_default();
     text.strip_prefix(&[0, 1]).unwrap_or(text)
@@ -72,7 +73,7 @@ impl Mysql {
     pub(in crate::wire) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
         let Some((length, number, body)) = packet(bytes) else { return Parsed::Incomplete };
         let Some(first) = body.first() else {
-            // An empty packet ends a sequence of packets that is longer than one packet may be.
+            // A message that is longer than one packet may be ends with an empty packet.
             let is_cut = length > 0;
             return if is_cut {
                 Parsed::Incomplete
@@ -110,7 +111,7 @@ fn command(number: u8, body: &[u8]) -> MessageMeaning {
     MessageMeaning::Request { kind, id: 0 }
 }
 
-/// A message of the client during the handshake.
+/// The meaning of a client's message during the handshake.
 fn start(body: &[u8]) -> Option<MessageMeaning> {
     let flags = u32::from_le_bytes(body.get(..4)?.try_into().ok()?);
     let is_hidden = flags & (COMPRESS | SSL) != 0;

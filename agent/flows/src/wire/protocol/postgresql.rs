@@ -1,16 +1,17 @@
-//! PostgreSQL, version 3 of its protocol: statements, and whether they failed.
+//! Parses version 3 of PostgreSQL's protocol: statements, and whether they have failed.
 //!
 //! ```text
 //!   client   Startup │ Query            ─► │ Parse Bind Execute ... Sync ─► │
 //!   server           │ ... ReadyForQuery   │ ... ReadyForQuery              │
 //! ```
-//! A request is a Query, or all messages up to a Sync. If it has several statements, the first one sets its kind, and
-//! an error of any of them its result. An error after rows that exceed a sample is not seen. Authentication is not
-//! counted.
+//! A request is a Query, or all messages up to a Sync. If it has several statements, its kind is that of the first
+//! one, and an error in any of them is its result. An error after rows that exceed a sample is not seen.
+//! Authentication is not counted.
 
 use super::{MessageMeaning, Parsed, Side, sql};
 
-/// Numbers in place of a version (`SSLRequest`, `GSSENCRequest`, `CancelRequest`), and version 3.
+/// The numbers that stand in place of a version in `SSLRequest`, `GSSENCRequest` and `CancelRequest`, and the
+/// number of version 3.
 const SSL: u32 = 80_877_103;
 const GSS: u32 = 80_877_104;
 const CANCEL: u32 = 80_877_102;
@@ -21,11 +22,11 @@ const MAX_MESSAGE: u32 = 1 << 30;
 
 #[derive(Debug, Default)]
 pub(in crate::wire) struct Postgresql {
-    /// Between the first message of a request and its Sync.
+    /// Whether a request has begun and its Sync was not seen yet.
     is_open: bool,
     /// Whether the server has reported an error.
     has_failed: bool,
-    /// Whether the server's next ReadyForQuery ends a request rather than the startup.
+    /// Whether the server's next ReadyForQuery ends a request, and not the startup.
     has_started: bool,
     /// Whether the client has requested encryption, which the server answers with one byte.
     asked: bool,
@@ -121,7 +122,7 @@ impl Postgresql {
                 self.is_open = false;
                 says
             }
-            // Flush; CopyData, CopyDone and CopyFail; a password; Terminate.
+            // These are Flush, CopyData, CopyDone, CopyFail, a password, and Terminate.
             b'H' | b'd' | b'c' | b'f' | b'p' | b'X' => MessageMeaning::Nothing,
             _ => return None,
         })
@@ -140,7 +141,7 @@ impl Postgresql {
                 self.has_failed = true;
                 MessageMeaning::Answer { result: result(true), id: 0 }
             }
-            // Notices, notifications and parameters may come at any time.
+            // Notices, notifications and parameters may be sent at any time.
             b'N' | b'A' | b'S' | b'R' | b'K' | b'v' => MessageMeaning::Nothing,
             b'1' | b'2' | b'3' | b'n' | b't' | b'T' | b'D' | b'C' | b'I' | b's' | b'G' | b'H'
             | b'W' | b'c' | b'd' | b'V' => {
@@ -172,7 +173,7 @@ mod tests {
         [&(body.len() as u32 + 8).to_be_bytes()[..], &number.to_be_bytes(), body].concat()
     }
 
-    /// The meanings of one side's messages, without those that mean nothing.
+    /// The meanings of one side's messages, except messages without a meaning.
     fn read(parser: &mut Postgresql, side: Side, mut bytes: &[u8]) -> Vec<MessageMeaning> {
         let mut all = Vec::new();
         while !bytes.is_empty() {

@@ -1,11 +1,11 @@
-//! Redis: the command of a request, and whether its reply is an error (RESP2 and RESP3).
+//! Parses Redis (RESP2 and RESP3): the command of a request, and whether its reply is an error.
 //!
 //! Commands may be pipelined; replies have the order of commands. A reply is followed to its end if the sample has its
 //! lengths. Messages that a server sends without a command (`>`: subscriptions, invalidations) are not replies.
 
 use super::{MessageMeaning, Parsed, Side, known, line};
 
-/// The commands that are counted by name; others are `other`.
+/// The commands that are counted by name. Others are counted under `other`.
 const COMMANDS: &[&str] = &[
     "APPEND",
     "AUTH",
@@ -110,7 +110,7 @@ const COMMANDS: &[&str] = &[
     "ZREVRANGE",
     "ZSCORE",
 ];
-/// The default limits of Redis for the number of arguments, and for the bytes of one.
+/// The default limits of Redis for the number of arguments of a command, and for the bytes of one argument.
 const MAX_ARGUMENTS: u32 = 1 << 20;
 const MAX_BULK: u32 = 512 << 20;
 /// Most bytes of a line with a length: the type, ten digits, CRLF.
@@ -134,7 +134,7 @@ impl Redis {
     }
 }
 
-/// An array of bulk strings, the first of which is the name of the command.
+/// A command, which is an array of bulk strings. The first of them is the command's name.
 fn command(bytes: &[u8]) -> Result<Parsed, Parsed> {
     let (arguments, mut at) = length_line(bytes, b"*")?;
     let Some(arguments @ 1..=MAX_ARGUMENTS) = arguments else { return Err(Parsed::Foreign) };
@@ -144,7 +144,7 @@ fn command(bytes: &[u8]) -> Result<Parsed, Parsed> {
         let rest = bytes.get(at..).unwrap_or_default();
         let (size, head) = match length_line(rest, b"$") {
             Ok((Some(size @ 0..=MAX_BULK), head)) => (size as usize, head),
-            // The end of the command is beyond the sample.
+            // The command ends beyond the sample.
             Err(Parsed::Incomplete) if kind.is_some() => {
                 is_whole = false;
                 break;
@@ -179,10 +179,10 @@ fn reply(bytes: &[u8]) -> Result<Parsed, Parsed> {
     }
 }
 
-/// The end of a reply, which may be beyond the available bytes.
+/// The position at which a reply ends, which may be beyond the available bytes.
 fn end_of_reply(bytes: &[u8]) -> Result<usize, Parsed> {
     let mut at = 0_usize;
-    // Each value takes some bytes, so there are no more iterations than bytes.
+    // Each value takes at least one byte, so this ends.
     let mut values = 1_u64;
     while values > 0 {
         let rest = bytes.get(at..).unwrap_or_default();
@@ -197,7 +197,7 @@ fn end_of_reply(bytes: &[u8]) -> Result<usize, Parsed> {
             Some(kind @ (b'*' | b'~' | b'>' | b'%' | b'|')) => {
                 let (count, head) = length_line(rest, b"*~>%|")?;
                 let each = if matches!(kind, b'%' | b'|') { 2 } else { 1 };
-                // Attributes precede the value that they belong to.
+                // Attributes precede the value to which they belong.
                 let more = u64::from(*kind == b'|');
                 values += u64::from(count.unwrap_or_default()) * each + more;
                 at = at.saturating_add(head);
@@ -246,7 +246,7 @@ mod tests {
         let request = |kind| MessageMeaning::Request { kind, id: 0 };
         let length = Some(get.len() as u32);
         assert_eq!(says(Side::Client, get), Some((length, request("GET"))));
-        // The value is beyond the sample, but its length is not.
+        // The value is beyond the sample, but its length is known.
         let set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nxxx";
         assert_eq!(says(Side::Client, set), Some((Some(29 + 100_002), request("SET"))));
         let many = b"*9\r\n$4\r\nMSET\r\n$1\r\nk";

@@ -1,8 +1,8 @@
-//! The kind of an SQL statement: its first word.
+//! Determines the kind of an SQL statement, which is its first word.
 
 use super::known;
 
-/// The words that are counted by name; a statement with another first word is `other`.
+/// The words that are counted by name. A statement with another first word is counted under `other`.
 const WORDS: &[&str] = &[
     "ALTER",
     "ANALYZE",

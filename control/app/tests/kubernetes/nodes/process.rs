@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use leno_handover::{BrokerOffer, Channel, KubeletProbes, Member, ProxyOrder, SocketRole};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-/// A process without members. It is killed when this is dropped.
+/// A node proxy's process, at first without members. Dropping this kills it.
 pub(super) struct NodeProxy {
     child: Child,
     orders: Channel,
@@ -21,15 +21,15 @@ pub(super) struct NodeProxy {
     log: PathBuf,
 }
 
-/// A pod that the process serves, in the network namespace of this test.
+/// A pod that the process serves. The pod's network namespace is that of this test.
 pub(super) struct Served {
     admin: SocketAddr,
-    /// The broker's end of the channel.
+    /// The broker's end of the channel to the process.
     _broker: Channel,
 }
 
 impl NodeProxy {
-    /// Starts a process with files in a folder of its own.
+    /// Starts a process whose files are in `folder`.
     pub(super) fn start(folder: &Path, control: &str, roots: &str, token: &str) -> Self {
         fs::create_dir(folder).unwrap();
         let file = |name: &str, text: &str| {
@@ -55,7 +55,7 @@ impl NodeProxy {
         Self { child, orders, number: Cell::new(0), token, log }
     }
 
-    /// Orders it to serve a pod of the shop.
+    /// Orders the process to serve a pod of the namespace `shop`.
     pub(super) fn serve(&self, (pod, uid): (&str, &str)) -> Served {
         let listener = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let [outbound, inbound, admin] = [listener(), listener(), listener()];
@@ -108,7 +108,7 @@ impl NodeProxy {
 }
 
 impl Served {
-    /// A page of the pod's proxy, with its status. The process serves it once it has carried out the order.
+    /// A page of the pod's proxy, with its status. The process serves the page once it has carried out the order.
     pub(super) fn page(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -8,7 +8,7 @@ use leno_testkit::command;
 /// How long the browser may take for one reader.
 const STAGE: Duration = Duration::from_secs(600);
 
-/// Visits every page as a reader who can see `seen` and nothing of `hidden`.
+/// Visits every page as a reader who may see the namespace `seen` but not the namespace `hidden`.
 pub(super) async fn drives_the_pages(address: &str, token: &str, seen: &str, hidden: &str) {
     let Some(browser) = Browser::find_or_skip().unwrap() else { return };
     let mut node = browser.run("browser.mjs");

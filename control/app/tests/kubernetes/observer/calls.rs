@@ -1,4 +1,4 @@
-//! The observer over gRPC, called by grpcurl, which learns the methods by reflection.
+//! Calls the observer over gRPC with grpcurl, which gets the methods by reflection.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ impl<'a> Caller<'a> {
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
-    /// Reads a stream until it has contained a text this many times, and then ends it.
+    /// Reads a stream until a text has occurred in it this many times, then ends it.
     async fn watch(&self, method: &str, message: &str, (wanted, often): (&str, usize)) -> String {
         let mut command = self.command(method, message);
         let wanted = wanted.to_owned();
@@ -90,7 +90,7 @@ pub(super) async fn show_shop_alone(address: &str, token: &str) {
     ] {
         text += &caller.get(method, message).await.to_string();
     }
-    // The stream never ends by itself: it sends an answer for each observation.
+    // The stream never ends by itself: it sends a response after each observation.
     let observed = r#""observedS""#;
     let watched = caller.watch("WatchTopology", MINUTE, (observed, 2)).await;
     assert!(watched.matches(observed).count() >= 2, "{watched}");

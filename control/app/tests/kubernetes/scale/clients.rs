@@ -1,4 +1,4 @@
-//! Stub proxies of the mesh: the part of a proxy that the control plane serves.
+//! Simulated proxies of the mesh, which only do what concerns the control plane.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,12 +19,12 @@ use crate::replica::Replica;
 /// How many services of its own namespace a proxy follows, and how many of other namespaces.
 const FOLLOWED_NEAR: usize = 4;
 const FOLLOWED_FAR: usize = 2;
-/// One of this many proxies belongs to the large namespace.
+/// One in this many proxies belongs to the large namespace.
 const WIDE_PROXIES: usize = 5;
-/// Proxies that start at once.
+/// How many proxies are started at once.
 const AT_ONCE: usize = 16;
 
-/// One proxy with its subscriptions. The proxy ends when this is dropped.
+/// One proxy with its subscriptions. Dropping this ends it.
 pub(crate) struct Client {
     pub(crate) place: PodSlot,
     proxy: StubProxy,
@@ -34,10 +34,10 @@ pub(crate) struct Client {
 /// All proxies, and how they reach the controller.
 pub(crate) struct Clients {
     pub(crate) all: Vec<Client>,
-    /// Where the controller listens, once for each address of this machine that clients use.
+    /// The addresses at which clients reach the controller. Each is another address of this machine.
     controls: Vec<SocketAddr>,
     decoded: Arc<Decoded>,
-    /// The services of each namespace, without the wide service.
+    /// The services of each namespace, except the service with very many pods.
     together: HashMap<String, Vec<usize>>,
 }
 
@@ -90,7 +90,7 @@ impl Clients {
         client
     }
 
-    /// The services that a proxy follows. Replicas of one workload use the same.
+    /// The services that a proxy follows. All replicas of a workload follow the same ones.
     fn questions(&self, size: Size, service: usize) -> Vec<usize> {
         let mut random = Random::new(service);
         let near = &self.together[&size.namespace(service)];
@@ -102,7 +102,7 @@ impl Clients {
         services
     }
 
-    /// The subscriptions to each service.
+    /// The subscribers of each service.
     pub(crate) fn subscribers(&self) -> HashMap<usize, Vec<watch::Receiver<Received>>> {
         let mut subscribers: HashMap<_, Vec<_>> = HashMap::new();
         for (service, receiver) in self.all.iter().flat_map(|client| &client.followed) {
@@ -111,7 +111,7 @@ impl Clients {
         subscribers
     }
 
-    /// Waits until every proxy has exactly the endpoints that the mesh has.
+    /// Waits until every proxy has exactly the endpoints that the mesh has at present.
     pub(crate) async fn are_right(&self, mesh: &Mesh) {
         for (service, receivers) in self.subscribers() {
             let expected = mesh.addresses(service);
@@ -148,8 +148,8 @@ fn addresses(now: &Received) -> std::collections::BTreeSet<IpAddr> {
     endpoints.flat_map(|one| one.addresses.iter().copied()).collect()
 }
 
-/// The pods with a proxy, all from the first half of each service's pods: some of the wide service, some of other
-/// services in its namespace, and most of services in other namespaces.
+/// The pods that have a proxy. All are in the first half of their service's pods: some belong to the service with
+/// very many pods, some to other services in its namespace, and most to services in other namespaces.
 fn places(size: Size) -> Vec<PodSlot> {
     let others = size.services - size.gathered - 1;
     let (mut wide, mut near, mut far) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! Delays of changes within the controller, from its metrics.
+//! Measures the delays of changes within the controller by its metrics.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ const LAG: &str = "leno_control_cluster_lag_seconds";
 
 /// The controller's counts up to one moment, or between two moments.
 pub(crate) struct Delays {
-    /// For each bound of a push's delay, the number of pushes that were not longer; in ascending order.
+    /// For each bound of a histogram bucket, how many pushes were delayed at most that long; in ascending order.
     pushes: Vec<(Duration, f64)>,
-    /// All pushes.
+    /// The number of all pushes.
     pushed: f64,
     /// The number of updates, and the sum of their waits.
     updates: f64,
@@ -30,7 +30,7 @@ impl Delays {
         let bucket = |line: &str| {
             let (bound, count) =
                 line.strip_prefix(&format!("{PUSH}_bucket{{le=\""))?.split_once("\"} ")?;
-            // The last bound is infinite.
+            // The bound of the last bucket is infinite and is skipped.
             let bound = Duration::try_from_secs_f64(bound.parse().ok()?).ok()?;
             Some((bound, count.parse().unwrap()))
         };
@@ -58,7 +58,7 @@ impl Delays {
         figures.time("in the controller: from an event to its update, mean", mean, None);
         for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
             let within = self.pushes.iter().find(|(_, count)| *count >= self.pushed * share);
-            // It was longer than the longest finite bound.
+            // If no bucket contains it, the delay was longer than the longest finite bound.
             let bound = within.map_or(PATIENCE, |(bound, _)| *bound);
             let name = format!("in the controller: from an update to its push, {name} at most");
             figures.time(&name, bound, None);

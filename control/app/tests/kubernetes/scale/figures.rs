@@ -1,4 +1,4 @@
-//! The figures of a run in one table, beside those of an earlier run.
+//! Prints the figures of a run in one table, beside those of an earlier run.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,13 +25,13 @@ struct Bound {
     /// The bound in words.
     text: String,
     is_kept: bool,
-    /// Whether it is checked on any machine and at any size, as bounds of counts and bytes are. Bounds of times and
-    /// memory are checked only at the size in the design.
+    /// Whether the bound is checked on every machine and at every size, as bounds of counts and bytes are. Bounds
+    /// of times and memory are only checked at the size that the design names.
     is_everywhere: bool,
 }
 
 impl Figures {
-    /// `is_bounded` tells whether bounds of time and memory are checked in this run.
+    /// `is_bounded` is whether bounds of time and memory are checked in this run.
     pub(crate) fn new(is_bounded: bool) -> Self {
         let before = text("LENO_SCALE_BEFORE").map(|path| std::fs::read_to_string(path).unwrap());
         let before = before.unwrap_or_default();
@@ -49,7 +49,7 @@ impl Figures {
         self.push(name, number.to_string(), bound);
     }
 
-    /// `most` is in milliseconds.
+    /// Adds a time. `most` is its bound in milliseconds.
     pub(crate) fn time(&mut self, name: &str, time: Duration, most: Option<u64>) {
         let bound = most.map(|most| Bound {
             text: format!("{most} ms"),
@@ -59,7 +59,8 @@ impl Figures {
         self.push(name, format!("{:.3} ms", time.as_secs_f64() * 1e3), bound);
     }
 
-    /// The bound applies to the 99th percentile; for fewer than 1,000 times, to the longest.
+    /// Adds several times. The bound applies to the 99th percentile or, for fewer than 1,000 times, to the
+    /// longest.
     pub(crate) fn times(&mut self, name: &str, mut times: Vec<Duration>, most: Option<u64>) {
         const FEW: usize = 1_000;
         times.sort();
@@ -73,12 +74,12 @@ impl Figures {
         }
     }
 
-    /// `most` is in MB.
+    /// Adds the replica's resident memory. `most` is its bound in MB.
     pub(crate) fn memory(&mut self, name: &str, replica: &Replica, most: Option<u64>) {
         self.kib(name, replica.status_kib("VmRSS"), most);
     }
 
-    /// The peak of resident memory.
+    /// Adds the peak of the replica's resident memory. `most` is its bound in MB.
     pub(crate) fn memory_peak(&mut self, name: &str, replica: &Replica, most: Option<u64>) {
         self.kib(name, replica.status_kib("VmHWM"), most);
     }
@@ -98,7 +99,7 @@ impl Figures {
         self.rows.push(Row { name: name.to_owned(), value, bound });
     }
 
-    /// Prints the table, and writes the record if that was requested.
+    /// Prints the table, and writes the record if a variable requests it.
     pub(crate) fn print(&self) {
         let mut table = "| figure | bound | before | now |\n|---|---|---|---|\n".to_owned();
         let mut record = String::new();

@@ -1,4 +1,4 @@
-//! The mesh that is measured: services, pods and namespaces by number, as objects of the API server.
+//! The mesh that is measured: its numbered services, pods and namespaces, as objects of the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,11 +10,11 @@ use leno_testkit_api::objects;
 use leno_types::InstanceName;
 use serde_json::{Value, json};
 
-/// Pods of every service except the wide one.
+/// How many pods every service has, except the service with very many.
 const PODS: usize = 10;
-/// Endpoints of one slice, as Kubernetes splits them.
+/// How many endpoints one slice has, as Kubernetes splits them.
 const SLICE: usize = 100;
-/// Services that are created at once.
+/// How many services are created at once.
 const AT_ONCE: usize = 32;
 
 /// How large the mesh is, and what happens to it.
@@ -22,43 +22,43 @@ const AT_ONCE: usize = 32;
 pub(crate) struct Size {
     pub(crate) services: usize,
     pub(crate) namespaces: usize,
-    /// Pods of service 0, in the large namespace.
+    /// How many pods service 0 has, which is in the large namespace.
     pub(crate) wide: usize,
-    /// Services of the large namespace beside service 0.
+    /// How many services the large namespace has besides service 0.
     pub(crate) gathered: usize,
     pub(crate) proxies: usize,
     pub(crate) changes: usize,
-    /// Changes a second.
+    /// How many changes are made per second.
     pub(crate) rate: usize,
-    /// Pods with a proxy that are replaced in a second.
+    /// How many pods with a proxy are replaced per second.
     pub(crate) rollout_rate: usize,
     pub(crate) routes: usize,
 }
 
-/// A pod's slot in the mesh: its service, and its number within the service.
+/// A place for a pod in the mesh: its service, and its number within the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodSlot {
     pub(crate) service: usize,
     pub(crate) pod: usize,
 }
 
-/// The state of a slot.
+/// The state of the pod in a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pod {
-    /// How many pods were in the slot before.
+    /// How many pods the slot has had before this one.
     generation: usize,
-    /// Whether the pod is missing from its service's slices.
+    /// Whether the pod is left out of its service's slices.
     is_out: bool,
 }
 
-/// The mesh as it should be.
+/// The intended state of the mesh.
 pub(crate) struct Mesh {
     pub(crate) size: Size,
-    /// By service, then by number.
+    /// The pods, by service and then by number.
     pods: Mutex<Vec<Vec<Pod>>>,
     /// The address that each service was given.
     vips: Mutex<BTreeMap<usize, IpAddr>>,
-    /// One lock per service, held while its slices are written, so that no write overtakes another.
+    /// One lock per service, held while its slices are written, so that an older write cannot follow a newer one.
     turns: Vec<tokio::sync::Mutex<()>>,
 }
 
@@ -134,20 +134,20 @@ impl Mesh {
         bed.delete(self.placed(service, objects::pod(name, ""))).await;
     }
 
-    /// Replaces the pod in a slot by one with another generation, name and address. Its service still lists the old
-    /// one.
+    /// Replaces the pod in a slot by the next generation, which has another name and address. The service's slices
+    /// still list the old pod.
     pub(crate) fn replace(&self, place: PodSlot) {
         self.pods.lock().unwrap()[place.service][place.pod].generation += 1;
     }
 
-    /// Removes the endpoint of a pod from its service, or adds it again. Returns whether it is in the service then.
+    /// Removes the endpoint of a pod from its service, or adds it again. Returns whether the service has it now.
     pub(crate) fn flip(&self, place: PodSlot) -> bool {
         let pod = &mut self.pods.lock().unwrap()[place.service][place.pod];
         pod.is_out = !pod.is_out;
         !pod.is_out
     }
 
-    /// Writes the slice of a slot as it should be.
+    /// Writes the slice of a slot in its intended state.
     pub(crate) async fn write_slice(&self, bed: &TestApiServer, place: PodSlot) {
         let _turn = self.turns[place.service].lock().await;
         let slice = self.slice(place.service, place.pod / SLICE);
@@ -163,7 +163,7 @@ impl Mesh {
         InstanceName::new(&self.size.namespace(place.service), &name).unwrap()
     }
 
-    /// Each pod has an address of its own, which is never used again.
+    /// The address of the pod in a slot. It is different for every pod and every generation.
     pub(crate) fn address(&self, place: PodSlot) -> IpAddr {
         let number = match place.service {
             0 => self.size.services * PODS + place.pod,
@@ -172,7 +172,7 @@ impl Mesh {
         address(0x0a80_0000 + 0x0010_0000 * self.pod(place).generation, number)
     }
 
-    /// The addresses that a service should have.
+    /// The addresses that the endpoints of a service should have.
     pub(crate) fn addresses(&self, service: usize) -> BTreeSet<IpAddr> {
         let places = (0..self.size.pods(service)).map(|pod| PodSlot { service, pod });
         let inside = places.filter(|place| !self.pod(*place).is_out);

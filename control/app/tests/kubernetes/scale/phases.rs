@@ -1,4 +1,4 @@
-//! The phases of a run: changes of the mesh, and the counts during each.
+//! Runs the phases of a measurement: changes of the mesh, and the counts during each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ use crate::machine::{Random, cpu};
 use crate::outages::whole_reads;
 use crate::replica::Replica;
 
-/// Limits every wait. Nothing is measured with it.
+/// Bounds every wait. Nothing is measured with it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// Writes at once. If the API server does not keep up with the rate, it gets no more; otherwise it would refuse
-/// connections in the end.
+/// Most writes at a time. If the API server does not keep up with the rate, it gets no more, because otherwise it
+/// would refuse connections in the end.
 const WRITES: usize = 64;
-/// One of this many changes affects the wide service.
+/// One in this many changes affects the service with very many pods.
 const WIDE_EVERY: usize = 20;
 /// Counters of the controller that are compared before and after a phase.
 const COUNTERS: [&str; 4] =
@@ -54,8 +54,8 @@ pub(crate) async fn changes(
     figures.count("changes", size.changes as u64, None);
     figures.count("changes a second", (size.changes as f64 / elapsed.as_secs_f64()) as u64, None);
     figures.count("deliveries to proxies that asked", deliveries, None);
-    // The subtraction of instants gives zero if the proxy received the change first: the API server answers and reports
-    // a write at the same time.
+    // The time is zero if the proxy received the change before the write was answered. The API server answers a
+    // write and reports it to watches at the same time.
     figures.times("arrival, from the API server's answer", waits(|(_, end)| end), Some(100));
     figures.times("arrival, from the begin of the write", waits(|(begin, _)| begin), None);
     delays.report(figures);
@@ -69,7 +69,8 @@ pub(crate) async fn changes(
     figures.count("bytes of an endpoint, as JSON", endpoint, None);
     let of_one = spent("sent_bytes_total") / deliveries.max(1);
     figures.count("bytes sent a delivery", of_one, Some(3 * endpoint));
-    // A stream that is not subscribed gets nothing. Two changes at the same time may be delivered together.
+    // A proxy that has not subscribed to the service gets nothing. Two changes at the same time may be delivered
+    // in one resource.
     let sent = spent("resources_sent_total");
     let unasked = sent.saturating_sub(deliveries);
     figures.count("resources sent to proxies that did not ask", unasked, Some(0));
@@ -78,9 +79,9 @@ pub(crate) async fn changes(
     clients.are_connected();
 }
 
-/// When a change arrived at one of its subscribers, by its number.
+/// The numbers of changes, each with the time at which the change arrived at a subscriber.
 type Arrivals = Vec<(usize, Instant)>;
-/// When the write of each change began and ended.
+/// For each change, when its write began and ended.
 type Writes = Vec<(Instant, Instant)>;
 
 /// Makes all changes of the size, and waits until they have arrived.
@@ -101,7 +102,7 @@ async fn flip_all(
             _ = ticks.tick(), if change < size.changes && writes.len() < WRITES => {
                 let service =
                     if change % WIDE_EVERY == 0 { 0 } else { 1 + random.below(size.services - 1) };
-                // Only pods in the first half have proxies, and these pods stay.
+                // Only pods in the first half have proxies, and these pods are not removed.
                 let half = size.pods(service) / 2;
                 let nth = flips.entry(service).or_default();
                 let place = PodSlot { service, pod: half + *nth % half };

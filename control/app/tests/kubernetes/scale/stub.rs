@@ -1,8 +1,8 @@
-//! The client side of discovery in a proxy, at low cost: thousands of these share one CPU with the API server.
+//! A discovery client that stands for a proxy at low cost: thousands of these share one CPU with the API server.
 //!
-//! It subscribes to what a proxy subscribes to, and acknowledges what it receives. A real proxy runs on its own node
-//! and decodes each message. Here, stubs that hold the same version of a service and receive the same bytes share the
-//! result of the first one that has decoded them.
+//! A stub makes the same subscriptions as a proxy, and acknowledges what it receives. A real proxy runs on its own
+//! node and decodes each message. Stubs that have the same version of a service and receive the same bytes decode
+//! these only once, and share the result.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -33,10 +33,10 @@ use crate::wire;
 const REQUESTS: usize = 16;
 /// The wait before another try to connect.
 const RETRY: Duration = Duration::from_millis(250);
-/// Versions of a service that are kept decoded.
+/// Most versions of a service that are kept decoded.
 const DECODED: usize = 64;
 
-/// A proxy that follows services. It ends when this is dropped.
+/// A proxy that follows services. Dropping this ends it.
 pub(crate) struct StubProxy {
     followed: Arc<HashMap<IpAddr, watch::Sender<Received>>>,
     has_policy: watch::Receiver<bool>,
@@ -44,11 +44,11 @@ pub(crate) struct StubProxy {
     running: JoinHandle<()>,
 }
 
-/// What a proxy has received of a service.
+/// The last state of a service that a proxy has received.
 pub(crate) struct Received {
-    /// When it was read from the stream and decoded.
+    /// When the message was read from the stream and decoded.
     pub(crate) at: Instant,
-    /// `None` before the first answer.
+    /// The service; `None` before the first message about it.
     pub(crate) service: Option<Arc<Service>>,
 }
 
@@ -124,14 +124,14 @@ impl StubProxy {
         self.followed[&ip].subscribe()
     }
 
-    /// Waits until it has the policy of its workload.
+    /// Waits until the proxy has the policy of its workload.
     pub(crate) async fn has_policy(&self, patience: Duration) {
         let mut policy = self.has_policy.clone();
         let known = policy.wait_for(|has| *has);
         tokio::time::timeout(patience, known).await.expect("in time").unwrap();
     }
 
-    /// Whether its first stream is still open, and it could use everything that it received.
+    /// Whether the proxy's first stream is still open and all messages were valid.
     pub(crate) fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }
@@ -220,8 +220,8 @@ impl Decoded {
     }
 }
 
-/// A connection with a certificate that was issued for a token. Like a proxy, it tries again while the controller
-/// cannot answer, for example because the API server reviews no tokens for a moment.
+/// A connection with a certificate that was issued for a token. Like a proxy, this tries again while the
+/// controller cannot answer, for example because the API server does not review tokens for a moment.
 async fn connected(control: SocketAddr, token: &str) -> Channel {
     let connecting = async {
         loop {
@@ -248,7 +248,7 @@ async fn connect(control: SocketAddr, token: &str) -> Result<Channel, Status> {
     wire::connect(control, Some(&shown)).await.map_err(unavailable)
 }
 
-/// Subscribes to the services that workloads of the same identity use.
+/// Subscribes to the services that workloads of the same identity have used.
 fn prefetch(mut used: Resource) -> DeltaDiscoveryRequest {
     let services = decode::used_services(&used.resource.take().unwrap()).unwrap();
     DeltaDiscoveryRequest {

@@ -1,4 +1,4 @@
-//! A discovery stream of raw bytes, for messages that the generated code cannot create.
+//! A discovery stream of raw bytes, for messages that the generated code cannot encode.
 
 use bytes::{Buf, BufMut};
 use http::uri::PathAndQuery;
@@ -13,7 +13,7 @@ const METHOD: &str = "/leno.v1.Discovery/DeltaAggregatedResources";
 const VARINT: u32 = 0;
 const LENGTH_DELIMITED: u32 = 2;
 
-/// Opens a stream, sends these messages, and leaves it open. Returns the answers.
+/// Opens a stream, sends these messages, and leaves the stream open. Returns the responses.
 pub(super) async fn discovery(
     channel: Channel,
     requests: Vec<Vec<u8>>,
@@ -25,12 +25,12 @@ pub(super) async fn discovery(
     Ok(client.streaming(Request::new(requests), path, Bytes).await?.into_inner())
 }
 
-/// A field with a text.
+/// Encodes a field that contains a text.
 pub(super) fn text(number: u32, text: &str) -> Vec<u8> {
     bytes(number, text.as_bytes())
 }
 
-/// A field with bytes, or a message.
+/// Encodes a field that contains bytes or a message.
 pub(super) fn bytes(number: u32, content: &[u8]) -> Vec<u8> {
     let mut field = varint((number << 3) | LENGTH_DELIMITED);
     field.extend(varint(content.len().try_into().unwrap()));
@@ -38,7 +38,7 @@ pub(super) fn bytes(number: u32, content: &[u8]) -> Vec<u8> {
     field
 }
 
-/// A field with a number.
+/// Encodes a field that contains a number.
 pub(super) fn number(number: u32, value: u32) -> Vec<u8> {
     [varint((number << 3) | VARINT), varint(value)].concat()
 }
@@ -53,7 +53,7 @@ fn varint(mut value: u32) -> Vec<u8> {
     bytes
 }
 
-/// Messages in their encoded form.
+/// Passes on messages that are already encoded.
 #[derive(Clone, Copy)]
 struct Bytes;
 

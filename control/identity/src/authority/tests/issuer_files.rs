@@ -1,4 +1,4 @@
-//! Issuers that an operator gives.
+//! Tests issuers that an operator provides.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::authority::read_issuer;
 
-/// A certificate authority with its key, in the shape of cert-manager.
+/// A certificate authority with its key, in the format that cert-manager uses.
 struct Ca {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -45,7 +45,7 @@ fn write(directory: &Path, files: [(&str, &str); 3]) {
     }
 }
 
-/// Where an issuer is, and where the authority is to be.
+/// A directory for an issuer, and one for the authority.
 fn directories() -> (TempDir, TempDir) {
     (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap())
 }
@@ -72,7 +72,7 @@ fn an_issuer_signs_and_its_chain_leads_to_its_root_whatever_their_keys_are() {
         assert_eq!(verify(&authority, &issued, SystemTime::now()), [Ok(()), Ok(())]);
         assert!(!authority.trust().state().to.is_own_root());
         assert_eq!(authority.trust().chain().len(), 3);
-        // After a restart it is the same, although the files are gone.
+        // After a restart the authority has the same issuer, although the issuer's files are gone.
         fs::remove_file(given.path().join("tls.key")).unwrap();
         let again = Authority::open(own.path(), Some(given.path()), &domain()).unwrap();
         assert_eq!(verify(&again, &issued, SystemTime::now()), [Ok(()), Ok(())]);

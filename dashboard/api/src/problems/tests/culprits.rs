@@ -1,4 +1,4 @@
-//! Tests of which culprit is named, and of which problem comes first.
+//! Tests which culprit is named, and which problem comes first.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::api::{Restart, Sign, SignKind};
 use leno_observe::stat::{EdgeGrowth, MeshGrowth};
 
-/// An edge whose requests take this many seconds, and some of which fail.
+/// An edge whose requests take this many seconds, some of which fail.
 fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f64) -> EdgeGrowth {
     let mut one = edge(client, server, requests - failed);
     one.counts.classes[4] = failed;
@@ -16,7 +16,7 @@ fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f
     one
 }
 
-/// The growth of these edges, with workloads for both ends.
+/// The growth of a mesh with these edges, and with workloads for both ends.
 fn mesh(edges: Vec<EdgeGrowth>) -> MeshGrowth {
     let ends = edges.iter().flat_map(|one| [&one.client.1, &one.server.1]);
     let names: BTreeSet<String> = ends.cloned().collect();
@@ -24,7 +24,8 @@ fn mesh(edges: Vec<EdgeGrowth>) -> MeshGrowth {
     MeshGrowth { workloads, ..growth(5.0, edges) }
 }
 
-/// The history of a mesh that is healthy for five minutes, and then for half a minute as `then` returns it.
+/// The history of a mesh that is healthy for five minutes; then, for half a minute, its edges are those that
+/// `then` returns.
 fn history(then: impl Fn() -> Vec<EdgeGrowth>) -> History {
     let mut history = History::default();
     for tick in 1..=66 {
@@ -294,7 +295,8 @@ fn an_opaque_edge_whose_server_stops_answering_is_broken() {
     assert_eq!(all[0].culprit, "the application of shop/db, which does not answer");
     assert_eq!((all[0].severity, all[0].since_ms), (Severity::Bad, Some(300_000)));
 
-    // Connections to a stopped process fill its backlog, and the kernel retransmits the handshakes of further ones.
+    // Connections to a stopped process fill its backlog, and the kernel then retransmits the handshakes of further
+    // connections.
     let lost = "3 % of the TCP segments from shop/web to shop/db were sent again";
     let lossy = sign(SignKind::Lossy, "web", "shop/db", lost);
     let all = judge(&history, &MeshState { signs: vec![lossy], ..MeshState::default() });

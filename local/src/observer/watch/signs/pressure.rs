@@ -8,7 +8,7 @@ use leno_dashboard::api::{Sign, SignKind};
 
 use super::super::ObservedInstance;
 
-/// The least share of the time that an instance was throttled.
+/// An instance is reported if it was throttled for at least this share of the time.
 const MIN_SHARE: f64 = 0.3;
 
 /// How long the application of each instance was throttled, by namespace and instance.
@@ -56,7 +56,7 @@ fn waited(group: &Path) -> Option<Duration> {
     parse(&text)
 }
 
-/// Version 2 counts in microseconds, version 1 in nanoseconds.
+/// Parses the throttled time, which version 2 counts in microseconds and version 1 in nanoseconds.
 fn parse(text: &str) -> Option<Duration> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;

@@ -11,16 +11,16 @@ use super::super::ObservedStatus;
 use super::SPAN;
 use crate::dns::{FAILED_LOOKUPS, NO_SUCH_NAME};
 
-/// A sign of loss needs at least this many retransmitted segments, and this share of the segments sent.
+/// Loss is reported from this many retransmitted segments and this share of the sent segments on.
 const MIN_LOST: f64 = 5.0;
 const MIN_SHARE: f64 = 0.02;
-/// A sign of an unknown name needs at least this many failed lookups.
+/// An unknown name is reported from this many failed lookups on.
 const MIN_LOOKUPS: f64 = 3.0;
 
-/// The counters of one page.
+/// The counters of one page of metrics.
 #[derive(Default)]
 pub(super) struct CounterPage {
-    /// Segments sent and retransmitted, by workload and peer.
+    /// Segments sent and segments retransmitted, by workload and peer.
     segments: HashMap<(NamespacedName, NamespacedName), [f64; 2]>,
     /// Failed lookups by the address of the client, the name and the reason.
     lookups: HashMap<(IpAddr, String, String), f64>,

@@ -1,10 +1,10 @@
-//! Valid HTTP/2 requests that look harmful to an HTTP/1 server: each reaches the server as exactly
-//! one request. They come from another proxy, whose client has sent HTTP/1.
+//! Valid HTTP/2 requests that look harmful to an HTTP/1 server. Each must reach the server as exactly one request.
+//! They come from another proxy, whose client has sent HTTP/1.
 
 use super::{Field, GET, POST, RequiredOutcome, Row, head};
 use crate::frames::request;
 
-/// Name, section, the field section, body, trailers, and the forwarded HTTP/1 request.
+/// The name, the section, the field section, the body, the trailers, and the forwarded HTTP/1 request.
 type Served = (
     &'static str,
     &'static str,
@@ -137,7 +137,7 @@ pub(in super::super) fn rows(carried: &[Field<'_>]) -> Vec<Row> {
         Row { name, section, request: request(&head, *body, trailers), fate }
     };
     let mut rows: Vec<Row> = HEADS.iter().chain(BODIES).map(row).collect();
-    // The client's proxy has a route for it: the application decides.
+    // The client's proxy has a route for this request, so the application decides.
     let connect: &[Field<'_>] = head![b":method" => b"CONNECT", b":authority" => b"a:22"];
     rows.push(Row {
         name: "h2: CONNECT",

@@ -7,7 +7,7 @@ use leno_testkit::peer::{Event, Step};
 use super::generated::{Destination, MODES, OUTSIDE, Scheme};
 use crate::cases::calls::peer;
 
-/// How many bytes of a server's name are read: the length of the shortest one.
+/// How many bytes of a server's name are read; the shortest name has this length.
 const NAME: usize = 7;
 
 /// The outcome of a request.
@@ -15,9 +15,9 @@ const NAME: usize = 7;
 pub(super) enum CallOutcome {
     /// The server with this name answered.
     Served(String),
-    /// A proxy answered: the status (of HTTP, or the name of gRPC's) and the cause.
+    /// A proxy answered. The texts are the status (of HTTP, or the name of gRPC's status) and the cause.
     Answered(String, String),
-    /// No answer: refused, reset or closed.
+    /// There was no answer: the connection was refused, reset or closed.
     Nothing,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn ask(lab: &Lab, who: &str, to: &Destination) -> Result<CallOutcome>
     let (host, port) = (to.host(), to.port);
     match to.scheme {
         Scheme::Http => web(lab, who, &["-s"], &format!("http://{host}:{port}/")),
-        // The content of the certificate is not tested.
+        // The certificate itself is not tested here.
         Scheme::Https => web(lab, who, &["-s", "-k"], &format!("https://{host}:{port}/")),
         Scheme::Grpc => call(lab, who, &host, port),
         Scheme::Tcp => greeted(lab, who, &format!("{host}:{port}")),
@@ -55,7 +55,7 @@ fn call(lab: &Lab, who: &str, host: &str, port: u16) -> Result<CallOutcome> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (code, server, error) = parts(&text);
     Ok(match (&*server, &*error) {
-        // Without a header of the mesh this is the client's own error for a connection that ended.
+        // Without a header of the mesh, this is the client's own error for a connection that ended.
         ("-", "-") => CallOutcome::Nothing,
         ("-", _) => CallOutcome::Answered(code, cause(&error)),
         _ => CallOutcome::Served(server),
@@ -63,7 +63,7 @@ fn call(lab: &Lab, who: &str, host: &str, port: u16) -> Result<CallOutcome> {
 }
 
 fn greeted(lab: &Lab, who: &str, address: &str) -> Result<CallOutcome> {
-    // It fails if no connection is established.
+    // Fails if no connection is established.
     let Ok(said) = lab.talk(who, address, &[Step::Read(NAME)]) else {
         return Ok(CallOutcome::Nothing);
     };
@@ -78,7 +78,7 @@ fn greeted(lab: &Lab, who: &str, address: &str) -> Result<CallOutcome> {
     name.map(CallOutcome::Served).with_context(|| format!("no server is called {text:?}"))
 }
 
-/// Three words, the last of which may have spaces.
+/// The three words of a text. The last one may contain spaces.
 fn parts(text: &str) -> (String, String, String) {
     let mut parts = text.splitn(3, ' ');
     let mut part = || parts.next().unwrap_or_default().trim().to_owned();

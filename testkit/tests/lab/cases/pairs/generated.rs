@@ -1,21 +1,21 @@
-//! A mesh generated from a seed: servers of every protocol and mode, aliases, routes, and names outside of the mesh.
+//! Generates a mesh from a seed: servers of every protocol and mode, aliases, routes, and names outside the mesh.
 
 use std::fmt::{Result, Write as _};
 
 use crate::outside::ADDRESS;
 
-/// A name outside of the mesh. A service in the namespace `lab` represents it with all its ports.
+/// A name outside the mesh. A service in the namespace `lab` stands for it, with all its ports.
 pub(super) const HOST: &str = "far.example";
-/// A name outside of the mesh for which a service in the namespace `lab` lists only port 80.
+/// A name outside the mesh. The service in the namespace `lab` that stands for it lists only port 80.
 pub(super) const CUT_HOST: &str = "cut.example";
 /// The name with which the outside server answers.
 pub(super) const OUTSIDE: &str = "outside";
-/// Ports outside that carry neither HTTP nor TLS.
+/// The ports of outside servers that carry neither HTTP nor TLS.
 pub(super) const OUTSIDE_TCP: u16 = 9000;
 pub(super) const OUTSIDE_GRPC: u16 = 9001;
 
-/// The port of every server and service in the mesh. It is the same for clients with and without a proxy, because only
-/// those with a proxy call a service by its virtual address.
+/// The port of every server and service in the mesh. It must be the same for clients with and without a proxy,
+/// because only clients with a proxy call a service by its virtual address.
 const PORT: u16 = 8080;
 
 /// The clients, with their metadata.
@@ -26,7 +26,7 @@ pub(super) const CLIENTS: [(&str, &str, &str); 4] = [
     ("far", "denied", "labels: {}"),
 ];
 
-/// Protocols of servers, with the declared one.
+/// The protocols of servers, each with its declaration and what clients send.
 const SERVERS: [(&str, &str, Scheme); 6] = [
     ("http", ", appProtocol: http", Scheme::Http),
     ("plain", "", Scheme::Http),
@@ -36,14 +36,15 @@ const SERVERS: [(&str, &str, Scheme); 6] = [
     ("tcp", ", appProtocol: tcp", Scheme::Tcp),
 ];
 
-/// What accepts the connections of a server: a proxy that admits plaintext, one that does not, or the server itself.
+/// What accepts the connections of a server: a proxy that admits plaintext, a proxy that does not, or the server
+/// itself.
 pub(super) const MODES: [(&str, &str); 3] = [
     ("open", "annotations: {leno.dev/mtls: permissive}"),
     ("strict", "annotations: {leno.dev/mtls: strict}"),
     ("bare", "labels: {leno.dev/inject: disabled}"),
 ];
 
-/// Kinds of routes, the protocol of their services, and the servers from which their backends are chosen.
+/// The kinds of routes, each with the protocol of its services and the servers from which its backends are chosen.
 const ROUTES: [(&str, &str, Scheme, [&str; 2]); 4] = [
     ("HTTPRoute", "http", Scheme::Http, ["http", "plain"]),
     ("HTTPRoute", "http", Scheme::Http, ["http", "plain"]),
@@ -51,7 +52,7 @@ const ROUTES: [(&str, &str, Scheme, [&str; 2]); 4] = [
     ("TLSRoute", "https", Scheme::Https, ["https", "tls"]),
 ];
 
-/// Number of aliases. Half of them list ports.
+/// The number of aliases. Half of them list ports.
 const ALIASES: usize = 8;
 
 /// What a client sends.
@@ -60,7 +61,7 @@ pub(super) enum Scheme {
     Http,
     Grpc,
     Https,
-    /// The server sends its name first.
+    /// Nothing at first, because the server sends its name.
     Tcp,
 }
 
@@ -78,11 +79,11 @@ impl Scheme {
 /// A name that clients call, and the protocol.
 #[derive(Clone)]
 pub(super) struct Destination {
-    /// The host for all clients. If it is one label, it is in the namespace `lab`.
+    /// The host, which is the same for all clients. If it is a single label, it is in the namespace `lab`.
     host: String,
     pub(super) port: u16,
     pub(super) scheme: Scheme,
-    /// Whether requests go to several backends by weight.
+    /// Whether requests are divided among several backends by weight.
     pub(super) split: bool,
 }
 
@@ -91,7 +92,7 @@ impl Destination {
         Self { host: host.into(), port, scheme, split: false }
     }
 
-    /// The host as called by clients of every namespace.
+    /// The host in a form that clients in every namespace can call.
     pub(super) fn host(&self) -> String {
         match self.host.contains('.') {
             true => self.host.clone(),
@@ -106,7 +107,7 @@ pub(super) struct Generated {
     numbers: Numbers,
 }
 
-/// Numbers from a seed (Knuth's MMIX generator).
+/// Generates numbers from a seed (Knuth's MMIX generator).
 struct Numbers(u64);
 
 impl Numbers {
@@ -172,7 +173,7 @@ impl Generated {
         Ok(())
     }
 
-    /// An alias of a server, of another alias, or of an outside name; with and without ports.
+    /// Adds an alias of a server, of another alias, or of an outside name. Some aliases list ports.
     fn alias(&mut self, number: usize) -> Result {
         let outside = [(80, Scheme::Http), (443, Scheme::Https)];
         let outside = outside.map(|(port, scheme)| Destination::new(HOST, port, scheme));
@@ -183,7 +184,7 @@ impl Generated {
             true => to.host.clone(),
             false => format!("{}.lab.svc.cluster.local", to.host),
         };
-        // Outside destinations have another port, and `outside` generates services with ports for them.
+        // Outside destinations use another port; `outside` generates services with ports for them.
         let ports = match number.is_multiple_of(2) && to.port == PORT {
             true => format!(", ports: [{{port: {PORT}}}]"),
             false => String::new(),
@@ -198,7 +199,7 @@ impl Generated {
         Ok(())
     }
 
-    /// A service without endpoints, and a route that sends its requests to servers of every mode.
+    /// Adds a service without endpoints, and a route that sends its requests to servers of every mode.
     fn route(
         &mut self,
         number: usize,
@@ -218,7 +219,8 @@ impl Generated {
              rules:\n  - backendRefs:\n"
         )?;
         for (mode, _) in MODES {
-            // Sometimes zero, but never so small that many requests are needed until it is chosen.
+            // A weight may be zero, but is otherwise not so small that many requests are needed until its backend
+            // is chosen.
             let weight = self.numbers.below(4);
             let server = servers[self.numbers.below(servers.len())];
             writeln!(self.yaml, "    - {{name: {server}-{mode}, port: {PORT}, weight: {weight}}}")?;
@@ -227,7 +229,8 @@ impl Generated {
         Ok(())
     }
 
-    /// Outside destinations: by a service, by name and by address, including ports that the services do not list.
+    /// Adds outside destinations: by a service, by name and by address, including ports that the services do not
+    /// list.
     fn outside(&mut self) -> Result {
         const BOTH: &str = "{name: http, port: 80, appProtocol: http}, {name: https, port: 443, appProtocol: https}";
         const FIRST: &str = "{port: 80, appProtocol: http}";

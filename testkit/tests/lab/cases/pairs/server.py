@@ -1,4 +1,5 @@
-# Serves HTTPS, with its name in every response: PORT NAME. The certificate and its key are beside this file.
+# Serves HTTPS, with the server's name in every response. The arguments are PORT NAME. The certificate and its key
+# are in the folder of this file.
 import pathlib
 import socket
 import ssl
@@ -20,7 +21,7 @@ def serve(client):
                     pass
                 stream.sendall(response)
     except OSError:
-        # A client that leaves in the middle of a handshake.
+        # The client has left in the middle of a handshake.
         client.close()
 
 

@@ -1,4 +1,4 @@
-# Asks for 3 MB and sends 3 MB, one after the other and side by side; prints "served".
+# Requests 3 MB and sends 3 MB, first one after the other and then at the same time. Prints "served".
 import http.client
 import threading
 

@@ -1,5 +1,5 @@
-# Holds responses that are not read, or uploads that are not finished: KIND COUNT MARKER. Makes the file
-# MARKER once all of them are held, then waits to be killed.
+# Holds responses without reading them, or uploads without finishing them. The arguments are KIND COUNT MARKER.
+# Creates the file MARKER when all are held, and then waits to be killed.
 import pathlib
 import socket
 import sys
@@ -7,9 +7,9 @@ import time
 
 kind, count, marker = sys.argv[1:]
 UPLOAD = b"POST /stall HTTP/1.1\r\nHost: web\r\nContent-Length: 50000000\r\n\r\n"
-# Larger than what the sockets on the way hold: a response that they take whole is not held.
+# Larger than what the sockets on the way can hold, because a response that they take whole would not be held.
 RESPONSE = b"GET /50000000 HTTP/1.1\r\nHost: web\r\n\r\n"
-# How long a connection must take no byte to count as held.
+# How long a connection must take no byte to count as held, in seconds.
 QUIET = 1.0
 
 

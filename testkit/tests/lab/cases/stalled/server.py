@@ -1,4 +1,5 @@
-# Serves HTTP/1.1: as many bytes as the path says, else 2; of a request to /stall nothing but its head is read.
+# Serves HTTP/1.1. A response has as many bytes as the path says, or 2. Of a request to /stall only the head is
+# read.
 import socket
 import threading
 

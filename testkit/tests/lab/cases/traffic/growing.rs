@@ -1,15 +1,15 @@
-//! An endpoint that joins others grows to its share.
+//! Tests that the share of an endpoint that joins others grows gradually.
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab::Capture;
 
 use super::mesh::{self, TrafficMesh};
 
-/// Requests of one measurement.
+/// The number of requests in one measurement.
 const REQUESTS: usize = 300;
 
-/// Checks that the new endpoint's count is within six standard deviations of a `share` of the
-/// requests.
+/// Checks that the new endpoint's number of requests differs by at most six standard deviations from a `share` of
+/// all requests.
 fn is_share(count: usize, share: f64) -> Result<()> {
     let (mean, variance) = (REQUESTS as f64 * share, REQUESTS as f64 * share * (1.0 - share));
     let off = (count as f64 - mean).abs();
@@ -17,8 +17,7 @@ fn is_share(count: usize, share: f64) -> Result<()> {
     Ok(())
 }
 
-/// During slow start the new endpoint gets a tenth of what the old one gets; afterwards it gets as
-/// much.
+/// During slow start, the new endpoint gets a tenth as many requests as the old one. Afterwards it gets as many.
 pub(super) fn a_new_endpoint_grows_to_its_share(capture: Capture) -> Result<()> {
     let bed = TrafficMesh::start(capture, &["good"])?;
     let cases = || -> Result<()> {
@@ -41,7 +40,7 @@ pub(super) fn a_new_endpoint_grows_to_its_share(capture: Capture) -> Result<()> 
             Ok(bed.seen(&["later-0"])?.len() - before)
         };
         is_share(more()?, 0.1 / 1.1)?;
-        // The endpoint has existed for longer than this.
+        // With this policy slow start is over, because the endpoint has existed for longer.
         policy("1ms")?;
         bed.until_heard("the share to have grown", || Ok(is_share(more()?, 0.5).ok()))?;
         is_share(more()?, 0.5)

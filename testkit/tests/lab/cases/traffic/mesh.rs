@@ -1,4 +1,4 @@
-//! A mesh whose servers fail as scripted, and its policies.
+//! A mesh whose servers fail as scripted, with the policies that cases add.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use leno_testkit::wait;
 
 use super::HEAR_LIMIT;
 
-/// The address where servers list the requests that they received.
+/// The address at which servers list the requests that they have received.
 const TELL: &str = "127.0.0.1:8081";
 
 /// The instances of the service `uneven`; one of them is slow.
 pub(super) const UNEVEN: [&str; 3] = ["slow-0", "even-0", "even-1"];
 
-/// Servers: their names, their services, replicas, and their scripts.
+/// The servers: the name of each, its service, its replicas, and its script.
 const SERVERS: [(&str, &str, u32, &str); 13] = [
     ("good", "good", 1, "good"),
     ("half", "mixed", 1, "503,good"),
@@ -37,7 +37,7 @@ const SERVERS: [(&str, &str, u32, &str); 13] = [
 pub(super) const ALL: [&str; 7] =
     ["good", "mixed", "failing", "stalling", "third", "uneven", "forging"];
 
-/// A rule of a route with a fault that answers before any endpoint is chosen.
+/// A rule of a route with a fault that responds before any endpoint is chosen.
 pub(super) const FAULTS_OF_A_RULE: &str = "---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -64,7 +64,7 @@ pub(super) struct TrafficMesh {
     pub(super) lab: Lab,
     services: &'static [&'static str],
     more: RefCell<BTreeMap<String, String>>,
-    /// The number of policies that were added.
+    /// The number of policies that were added so far.
     policies: Cell<u32>,
 }
 
@@ -89,8 +89,8 @@ impl TrafficMesh {
         self.edit(service, &traffic(service, &target, spec))
     }
 
-    /// Like [`Self::policy`], with a balancing algorithm; waits until the policy applies, which the
-    /// name of its session cookie shows.
+    /// Like [`Self::policy`], with a balancing algorithm. Waits until the policy applies, which the name of its
+    /// session cookie shows.
     pub(super) fn policy_holds(&self, service: &str, way: &str, spec: &str) -> Result<()> {
         let cookie = format!("policy{}", self.policies.replace(self.policies.get() + 1));
         self.policy(
@@ -106,8 +106,8 @@ impl TrafficMesh {
         })
     }
 
-    /// Sends requests one after another on one connection, to paths that end in a number; returns
-    /// their statuses.
+    /// Sends requests one after another on one connection, to paths that end with a number. Returns their
+    /// statuses.
     pub(super) fn ask_many(
         &self,
         who: &str,
@@ -178,7 +178,7 @@ fn documents(services: &[&str]) -> String {
     text
 }
 
-/// One more server of a service.
+/// A further server of a service.
 pub(super) fn server(name: &str, service: &str, acts: &str) -> String {
     let mut text = String::new();
     push(&mut text, name, &spec(1, acts), service);
