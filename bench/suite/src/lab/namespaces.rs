@@ -233,7 +233,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Some(tap) = &mut self.tap {
-            // Nobody reads its output any more, so it does not matter how it ends.
+            // Its output is not read any more, so it does not matter how it ends.
             let _gone = tap.kill();
             let _gone = tap.wait();
         }
