@@ -209,7 +209,7 @@ async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
     let planes = listed.planes();
     HOSTED.with_borrow_mut(|hosted| hosted.guests.push(Rc::downgrade(planes)));
     planes.begin(policy.borrow_and_update().as_deref());
-    // If nobody receives this, the worker has ended or no longer waits.
+    // If this is not received, the worker has ended or no longer waits.
     let _ended = began.send(());
     let (mut leaves, mut ended) = (book.leaves(), book.ended());
     let mut sweep = tokio::time::interval(SWEEP);

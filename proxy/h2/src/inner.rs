@@ -442,7 +442,7 @@ impl Inner {
         if !sending_done {
             return self.reset(key, Code::CANCEL);
         }
-        // Nobody reads the received bytes any more.
+        // The received bytes are no longer read.
         if self.client {
             self.reset(key, Code::CANCEL);
         } else if slot.send == Progress::Ended {

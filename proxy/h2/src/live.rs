@@ -25,7 +25,7 @@ pub fn open_counts() -> [Open; 2] {
     OPEN.with(|open| [open[0].get(), open[1].get()])
 }
 
-/// Changes the counts of one role. Does nothing while the thread ends, because nobody reads the counts then.
+/// Changes the counts of one role. Does nothing while the thread ends, because the counts are no longer read then.
 pub(crate) fn change(client: bool, by: impl FnOnce(&mut Open)) {
     let _ended = OPEN.try_with(|open| {
         let cell = &open[usize::from(client)];

@@ -59,7 +59,7 @@ pub(super) struct RevisionResults {
 }
 
 impl<'a> Revisions<'a> {
-    /// The revisions of a scenario under a mesh; `None` if no configuration changes. Without a mesh nobody reads
+    /// The revisions of a scenario under a mesh; `None` if no configuration changes. Without a mesh no program reads
     /// routes, but nodes still read endpoints.
     pub(super) fn of(mesh: Mesh, scenario: &'a Scenario, namespace: &'a str) -> Option<Self> {
         let period = scenario.disturbance?.period()?;

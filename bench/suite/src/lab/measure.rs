@@ -198,7 +198,7 @@ impl LabEnvironment {
             if !beside.is_empty() {
                 interrupt.sleep(if has_floods { FLOOD_LEAD } else { WEBSOCKETS_OPEN })?;
             }
-            // Without a disturbance nobody receives this.
+            // Without a disturbance no task receives this.
             let _ = begins.send(());
             let report = generator.run(&client, plans, interrupt);
             let running: Vec<_> = beside.iter_mut().map(Running::is_running).collect();

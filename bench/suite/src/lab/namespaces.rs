@@ -225,7 +225,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Some(tap) = &mut self.tap {
-            // Nobody reads its output any more, so it does not matter how it ends.
+            // The output of `leno tap` is no longer read, so it does not matter how the program ends.
             let _gone = tap.kill();
             let _gone = tap.wait();
         }

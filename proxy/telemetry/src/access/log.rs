@@ -22,7 +22,7 @@ pub struct Log {
 
 impl Log {
     /// Starts the thread that writes lines of this form, text or JSON, to standard output. It ends with the process, or
-    /// when standard output is closed and nobody can read it.
+    /// when standard output is closed and no program can read it.
     ///
     /// # Errors
     /// If the thread cannot be started.

@@ -133,7 +133,7 @@ fn while_memory_is_short_a_slow_reader_leaves_little_behind() {
         let _others = Charge::new(MIN_BUDGET);
         let before = budget::charged();
         let sent: Vec<u8> = (0..40_000_u32).map(|n| (n >> 5) as u8).collect();
-        // The kernel accepts this many bytes although nobody reads them.
+        // The kernel accepts this many bytes although they are not read.
         client.write_all(&sent).await.unwrap();
         let mut received = Vec::new();
         let mut few = [0; 1000];
