@@ -65,12 +65,9 @@ fn read(mut messages: &[u8], me: u32) -> io::Result<Reading> {
                 let code = i32::from_ne_bytes(bytes(message, HEADER).ok_or_else(cut)?);
                 return Err(io::Error::from_raw_os_error(code.saturating_neg()));
             }
-            _ if kind == BY_FAMILY => {
-                if u32::from_ne_bytes(bytes(message, USER_AT).ok_or_else(cut)?) != me {
-                    return Ok(Reading::Others);
-                }
-            }
-            _ => {}
+            _ if kind != BY_FAMILY => {}
+            _ if u32::from_ne_bytes(bytes(message, USER_AT).ok_or_else(cut)?) == me => {}
+            _ => return Ok(Reading::Others),
         }
         messages =
             messages.get(length.checked_next_multiple_of(4).ok_or_else(cut)?..).unwrap_or_default();
