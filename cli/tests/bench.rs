@@ -192,7 +192,10 @@ fn node_mode_is_measured_beside_sidecars() {
     let of = |scenario: &str, mesh: &str| one(&records, scenario, mesh);
     for mesh in ["leno", "leno-node"] {
         let upgrade = of("upgrade", mesh);
-        assert_eq!((&upgrade.left_out, upgrade.errors), (&None, 0), "{:?}", upgrade.errors_by_kind);
+        // A busy machine may not send each request in time.
+        let unsent = upgrade.errors_by_kind.get("unsent").copied().unwrap_or_default();
+        let errors = &upgrade.errors_by_kind;
+        assert_eq!((&upgrade.left_out, upgrade.errors), (&None, unsent), "{errors:?}");
         assert!(upgrade.revisions >= 1 && upgrade.requests > 0, "{upgrade:?}");
         let sockets = upgrade.websockets.unwrap();
         assert_eq!((sockets.connections, sockets.cut, sockets.errors), (500, 0, 0), "{sockets:?}");

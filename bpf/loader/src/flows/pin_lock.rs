@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -12,8 +13,6 @@ use crate::error::Error;
 
 /// Longest wait for another process: the largest table is carried over in a few seconds.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// The right to change the programs and tables below a directory of pins, until it is dropped.
 #[derive(Debug)]
@@ -26,14 +25,13 @@ pub struct PinLock {
 pub(super) fn take(directory: &Path) -> Result<PinLock, Error> {
     let action = "wait for another process that changes the flow programs";
     let above = directory.parent().unwrap_or(directory);
-    let mut file = File::open(above).map_err(Error::io(action))?;
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(PinLock { _lock: lock }),
-            Err((back, Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = back,
-            Err((_, errno)) => return Err(Error::io(action)(errno.into())),
-        }
-        thread::sleep(PAUSE);
-    }
+    let file = File::open(above).map_err(Error::io(action))?;
+    // The kernel gives the lock to those that wait in their order, which one that tries again and again has no part in.
+    // If the wait is over, the thread goes on, and gives the lock back as soon as it has it.
+    let (locked, waits) = mpsc::channel();
+    thread::spawn(move || locked.send(Flock::lock(file, FlockArg::LockExclusive)));
+    let late = |_| Error::io(action)(Errno::EWOULDBLOCK.into());
+    let lock = waits.recv_timeout(LIMIT).map_err(late)?;
+    let lock = lock.map_err(|(_, errno)| Error::io(action)(errno.into()))?;
+    Ok(PinLock { _lock: lock })
 }
