@@ -85,25 +85,13 @@ pub async fn serve_stream<A, F>(
     A: Fn(Request<Incoming>) -> F,
     F: Future<Output = AdminResponse>,
 {
-    serve_patiently(stream, (client, HEAD_TIMEOUT), answer).await;
-}
-
-/// As [`serve_stream`], with another bound of the wait for the head of each request.
-pub async fn serve_patiently<A, F>(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    (client, head_timeout): (impl Display, Duration),
-    answer: A,
-) where
-    A: Fn(Request<Incoming>) -> F,
-    F: Future<Output = AdminResponse>,
-{
     let service = service_fn(|request| {
         let answer = answer(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(head_timeout)
+        .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     match tokio::time::timeout(CONNECTION_LIFE, served).await {
         Ok(Ok(())) => {}

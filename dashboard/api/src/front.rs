@@ -10,7 +10,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -71,9 +70,6 @@ const DOCUMENT: &str = "/api/v1/document";
 /// Most simultaneous HTTP/2 connections of callers that have proved that they may read something. Connections of
 /// browsers have their own limit.
 const MAX_HTTP2: usize = 8;
-/// Longest wait for a request of a browser. A browser opens connections before it needs them, and reports an error if one
-/// is closed when it sends its first request there.
-const BROWSER_WAIT: Duration = Duration::from_secs(30);
 /// The path of the dashboard's own metrics, for Prometheus.
 const METRICS: &str = "/metrics";
 /// The path at which a tap is polled.
@@ -281,8 +277,7 @@ async fn serve_connection(
     } else {
         let answer = async |request: Request<Incoming>| answers.answer(&request).await;
         // The connection ends early if a newer connection takes its place.
-        let served = leno_program::serve_patiently(stream, (client, BROWSER_WAIT), answer);
-        let _lost = share.hold(served).await;
+        let _lost = share.hold(leno_program::serve_stream(stream, client, answer)).await;
     }
 }
 
