@@ -17,9 +17,7 @@ use nix::sys::signal::Signal;
 
 use super::fairness::thread;
 use super::flows::metric;
-use super::node::{
-    GROUP, GUEST, LIMIT, MESH, counted, echoes, gauge, has_nothing_lost, status, stream_to,
-};
+use super::node::{GROUP, GUEST, LIMIT, MESH, echoes, gauge, has_nothing_lost, status, stream_to};
 use super::{Case, once};
 
 /// A service whose requests reach `web` with a path for which the proxy of `web` panics, but not the client's.
