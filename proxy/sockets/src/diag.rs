@@ -7,9 +7,16 @@ use nix::libc;
 use nix::sys::socket::{NetlinkAddr, bind};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
-/// The offset in a message of the count of unread bytes (`idiag_rqueue`): after `struct nlmsghdr`, within `struct
-/// inet_diag_msg`.
-pub const UNREAD_AT: usize = 16 + 56;
+/// The type of queries, and of messages about sockets (`SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h).
+pub const BY_FAMILY: u16 = 20;
+/// The length of `struct nlmsghdr`, with which each message begins.
+pub const HEADER: usize = 16;
+/// The length of `struct inet_diag_req_v2`.
+const REQUEST: usize = 56;
+/// The length of `struct inet_diag_sockid`, which ends a query.
+pub const SOCKET_ID: usize = 48;
+/// The offset in a message of the count of unread bytes (`idiag_rqueue`): within `struct inet_diag_msg`.
+pub const UNREAD_AT: usize = HEADER + 56;
 /// The value of that count, as a filter loads it, if only a FIN is unread: the kernel counts a FIN as a byte. This is
 /// the case if the other program closes first, as most clients do.
 const FIN_ALONE: u32 = 1_u32.to_be();
@@ -29,6 +36,32 @@ pub fn diagnosis() -> io::Result<Socket> {
     let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, Some(protocol))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// A query for TCP sockets of an address family that are in one of these states (bits, as numbered in net/tcp_states.h).
+/// `flags` are those of netlink, beside `NLM_F_REQUEST`; `socket` is a `struct inet_diag_sockid`.
+#[must_use]
+pub fn query(
+    flags: libc::c_int,
+    (family, states): (libc::c_int, u32),
+    socket: impl IntoIterator<Item = u8>,
+) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER + REQUEST);
+    bytes.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
+    bytes.extend(BY_FAMILY.to_ne_bytes());
+    bytes.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+    // Sequence number and port are zero, because each query has one answer.
+    bytes.extend([0; 8]);
+    bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+    bytes.extend(states.to_ne_bytes());
+    bytes.extend(socket);
+    bytes
+}
+
+/// A field of a message; `None` if the message ends before it does.
+#[must_use]
+pub fn field<const N: usize>(message: &[u8], at: usize) -> Option<[u8; N]> {
+    message.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
 /// A socket on which the kernel announces sockets of the calling process' network namespace that were destroyed with

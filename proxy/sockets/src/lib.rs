@@ -22,7 +22,7 @@ mod listen;
 mod steer;
 
 pub use addresses::interface_addresses;
-pub use diag::{UNREAD_AT, announcements, diagnosis};
+pub use diag::{BY_FAMILY, HEADER, SOCKET_ID, UNREAD_AT, announcements, diagnosis, field, query};
 pub use listen::{
     ADMIN_BACKLOG, BACKLOG, LAST_HANDSHAKES, PROBING, bound, is_no_family, listen, listener, tcp,
     udp,

@@ -4,19 +4,15 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::PoisonError;
 
-use leno_sockets::UNREAD_AT;
+use leno_sockets::{BY_FAMILY, HEADER, UNREAD_AT, field, query};
 use leno_types::canonical;
 use nix::libc;
 
 use crate::sockets;
 
-/// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
-const BY_FAMILY: u16 = 20;
 /// `INET_DIAG_INFO` of linux/inet_diag.h: `struct tcp_info`.
 const INFO: u16 = 2;
-/// The lengths of `struct nlmsghdr`, of `struct inet_diag_req_v2` and of `struct inet_diag_msg`.
-const HEADER: usize = 16;
-const REQUEST: usize = 56;
+/// The length of `struct inet_diag_msg`.
 const ANSWER: usize = 72;
 /// The offsets of fields of `struct inet_diag_msg`, from the beginning of the message.
 const FAMILY_AT: usize = HEADER;
@@ -73,34 +69,34 @@ pub(crate) fn read_destroyed(message: &[u8]) -> Option<Destroyed> {
     is_of_socket(message).then_some(())?;
     let ip = |at: usize| -> Option<IpAddr> {
         if libc::c_int::from(*message.get(FAMILY_AT)?) == libc::AF_INET {
-            return Some(IpAddr::from(bytes::<4>(message, at)?));
+            return Some(IpAddr::from(field::<4>(message, at)?));
         }
-        Some(IpAddr::from(bytes::<16>(message, at)?))
+        Some(IpAddr::from(field::<16>(message, at)?))
     };
     let address = |index: usize| {
         let port =
-            u16::from_be_bytes(bytes(message, PORTS_AT.checked_add(index.checked_mul(2)?)?)?);
+            u16::from_be_bytes(field(message, PORTS_AT.checked_add(index.checked_mul(2)?)?)?);
         let ip = ip(ADDRESSES_AT.checked_add(index.checked_mul(16)?)?)?;
         Some(canonical(SocketAddr::new(ip, port)))
     };
     let info = attribute(message.get(HEADER + ANSWER..)?, INFO)?;
     Some(Destroyed {
         ends: (address(0)?, address(1)?),
-        received: u64::from_ne_bytes(bytes(info, RECEIVED_AT)?),
+        received: u64::from_ne_bytes(field(info, RECEIVED_AT)?),
         unread: native(message, UNREAD_AT)?,
     })
 }
 
 fn is_of_socket(message: &[u8]) -> bool {
-    let kind = bytes(message, 4).map(u16::from_ne_bytes);
+    let kind = field(message, 4).map(u16::from_ne_bytes);
     kind == Some(BY_FAMILY) && message.len() >= HEADER + ANSWER
 }
 
 /// The contents of one of these attributes (`struct nlattr`), which begin at multiples of four bytes.
 fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
-        let length = usize::from(u16::from_ne_bytes(bytes(attributes, 0)?));
-        let kind = u16::from_ne_bytes(bytes(attributes, 2)?);
+        let length = usize::from(u16::from_ne_bytes(field(attributes, 0)?));
+        let kind = u16::from_ne_bytes(field(attributes, 2)?);
         let contents = attributes.get(4..length)?;
         if kind == wanted {
             return Some(contents);
@@ -110,33 +106,18 @@ fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
 }
 
 fn native(message: &[u8], at: usize) -> Option<u32> {
-    bytes(message, at).map(u32::from_ne_bytes)
+    field(message, at).map(u32::from_ne_bytes)
 }
 
-fn bytes<const N: usize>(message: &[u8], at: usize) -> Option<[u8; N]> {
-    message.get(at..at.checked_add(N)?)?.try_into().ok()
-}
-
-/// The query for one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
+/// The query for one socket.
 fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let mut bytes = Vec::with_capacity(HEADER + REQUEST);
-    bytes.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
-    bytes.extend(BY_FAMILY.to_ne_bytes());
-    bytes.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    // Sequence number and port are zero, because each query has one answer.
-    bytes.extend([0; 8]);
-    bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
-    // Sockets in any state.
-    bytes.extend(u32::MAX.to_ne_bytes());
-    bytes.extend(local.port().to_be_bytes());
-    bytes.extend(remote.port().to_be_bytes());
-    bytes.extend(address(local.ip()));
-    bytes.extend(address(remote.ip()));
+    let ports = [local.port(), remote.port()].into_iter().flat_map(u16::to_be_bytes);
+    let addresses = [local.ip(), remote.ip()].into_iter().flat_map(address);
     // Sockets on any interface, with any cookie (INET_DIAG_NOCOOKIE).
-    bytes.extend(0_u32.to_ne_bytes());
-    bytes.extend([u8::MAX; 8]);
-    bytes
+    let rest = [0; 4].into_iter().chain([u8::MAX; 8]);
+    // Sockets in any state.
+    query(0, (family, u32::MAX), ports.chain(addresses).chain(rest))
 }
 
 fn address(ip: IpAddr) -> [u8; 16] {

@@ -6,13 +6,9 @@
 
 use std::io::{self, Read as _, Write as _};
 
+use leno_sockets::{BY_FAMILY, HEADER, SOCKET_ID, field, query};
 use nix::libc;
 
-/// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
-const BY_FAMILY: u16 = 20;
-/// Bytes of `struct nlmsghdr` and of `struct inet_diag_req_v2`.
-const HEADER: usize = 16;
-const REQUEST: usize = 56;
 /// Where `struct inet_diag_msg` has the user, from the beginning of the message.
 const USER_AT: usize = HEADER + 64;
 /// All states of net/tcp_states.h but `TCP_TIME_WAIT`: no process owns such a socket any more.
@@ -27,7 +23,8 @@ const ROOM: usize = 32 * 1024;
 pub(super) fn others_have_sockets(me: u32) -> io::Result<bool> {
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut kernel = leno_sockets::diagnosis()?;
-        kernel.write_all(&request(family as u8))?;
+        // With any ports and addresses, on any interface.
+        kernel.write_all(&query(libc::NLM_F_DUMP, (family, STATES), [0; SOCKET_ID]))?;
         let mut room = vec![0; ROOM];
         loop {
             // The kernel has the next messages ready when it returns these.
@@ -56,42 +53,23 @@ enum Reading {
 fn read(mut messages: &[u8], me: u32) -> io::Result<Reading> {
     let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
     while !messages.is_empty() {
-        let length = u32::from_ne_bytes(bytes(messages, 0).ok_or_else(cut)?) as usize;
+        let length = u32::from_ne_bytes(field(messages, 0).ok_or_else(cut)?) as usize;
         let message = messages.get(..length).filter(|one| one.len() >= HEADER).ok_or_else(cut)?;
-        let kind = u16::from_ne_bytes(bytes(message, 4).ok_or_else(cut)?);
+        let kind = u16::from_ne_bytes(field(message, 4).ok_or_else(cut)?);
         match libc::c_int::from(kind) {
             libc::NLMSG_DONE => return Ok(Reading::Last),
             libc::NLMSG_ERROR => {
-                let code = i32::from_ne_bytes(bytes(message, HEADER).ok_or_else(cut)?);
+                let code = i32::from_ne_bytes(field(message, HEADER).ok_or_else(cut)?);
                 return Err(io::Error::from_raw_os_error(code.saturating_neg()));
             }
             _ if kind != BY_FAMILY => {}
-            _ if u32::from_ne_bytes(bytes(message, USER_AT).ok_or_else(cut)?) == me => {}
+            _ if u32::from_ne_bytes(field(message, USER_AT).ok_or_else(cut)?) == me => {}
             _ => return Ok(Reading::Others),
         }
         messages =
             messages.get(length.checked_next_multiple_of(4).ok_or_else(cut)?..).unwrap_or_default();
     }
     Ok(Reading::More)
-}
-
-/// Asks for all sockets of a family: `struct nlmsghdr` and `struct inet_diag_req_v2`.
-fn request(family: u8) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + REQUEST);
-    bytes.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
-    bytes.extend(BY_FAMILY.to_ne_bytes());
-    bytes.extend(((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
-    // Sequence number and port: one question, one answer.
-    bytes.extend([0; 8]);
-    bytes.extend([family, libc::IPPROTO_TCP as u8, 0, 0]);
-    bytes.extend(STATES.to_ne_bytes());
-    // With any ports and addresses, on any interface.
-    bytes.resize(HEADER + REQUEST, 0);
-    bytes
-}
-
-fn bytes<const N: usize>(message: &[u8], at: usize) -> Option<[u8; N]> {
-    message.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
 #[cfg(test)]
