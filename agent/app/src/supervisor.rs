@@ -569,11 +569,11 @@ fn leave(
         let ended = {
             let mut left = pin!(left);
             tokio::select! {
-                left = &mut left => has_ended(left.as_ref()),
+                left = &mut left => DepartedMember::is_whole(left.as_ref()),
                 () = tokio::time::sleep(bound) => false,
                 () = hurry.notified() => {
                     let left = tokio::time::timeout(LEAVE_BOUND, left).await;
-                    left.is_ok_and(|left| has_ended(left.as_ref()))
+                    left.is_ok_and(|left| DepartedMember::is_whole(left.as_ref()))
                 }
             }
         };
@@ -587,11 +587,6 @@ fn leave(
         served.borrow_mut().leaving.remove(&number);
         changed.notify_waiters();
     });
-}
-
-/// Whether all streams of a member have ended. One that was no member had none.
-fn has_ended(left: Option<&DepartedMember>) -> bool {
-    left.is_none_or(|member| !member.cut)
 }
 
 /// Ends the process of a group without members. If another task still waits for a leaving member, that task ends it.

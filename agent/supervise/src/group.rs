@@ -121,6 +121,14 @@ pub struct DepartedMember {
     pub cut: bool,
 }
 
+impl DepartedMember {
+    /// Whether no open stream of a member that has left was cut; `None` if the workload was no member.
+    #[must_use]
+    pub fn is_whole(left: Option<&Self>) -> bool {
+        left.is_none_or(|member| !member.cut)
+    }
+}
+
 /// A member that joins a group.
 #[derive(Debug)]
 pub struct JoiningMember {

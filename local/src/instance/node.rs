@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use leno_handover::{AsyncChannel, Channel, CpuUse, ListenersClosed, ServeOrder};
 use leno_supervise::{
-    Backoff, Hang, Loss, MemberEvent, ProcessSharing, Promotion, PromotionRules, RestartRules,
-    RunningProcess, StopStage, Watchdog, after, describe, keep_running,
+    Backoff, DepartedMember, Hang, Loss, MemberEvent, ProcessSharing, Promotion, PromotionRules,
+    RestartRules, RunningProcess, StopStage, Watchdog, after, describe, keep_running,
 };
 use leno_types::MAX_FINISHING;
 use tokio::sync::{Notify, mpsc, watch};
@@ -573,7 +573,7 @@ impl<'l> Membership<'l> {
             };
             tokio::select! {
                 left = left => {
-                    if left.is_none_or(|member| !member.cut) {
+                    if DepartedMember::is_whole(left.as_ref()) {
                         if let Some(counted) = counted {
                             counted.has_ended();
                         }
