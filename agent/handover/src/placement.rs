@@ -37,11 +37,13 @@ pub struct PlacedPod {
 impl PlacedPod {
     /// Takes over what may change while the pod is served. Returns whether something has changed.
     pub fn follow(&mut self, now: &Self) -> bool {
-        let before = (self.group.clone(), self.promote_after_ms, self.namespace_promote_after_ms);
+        let times = |pod: &Self| (pod.promote_after_ms, pod.namespace_promote_after_ms);
+        if self.group == now.group && times(self) == times(now) {
+            return false;
+        }
         self.group.clone_from(&now.group);
-        self.promote_after_ms = now.promote_after_ms;
-        self.namespace_promote_after_ms = now.namespace_promote_after_ms;
-        before != (self.group.clone(), self.promote_after_ms, self.namespace_promote_after_ms)
+        (self.promote_after_ms, self.namespace_promote_after_ms) = times(now);
+        true
     }
 }
 
