@@ -14,10 +14,7 @@ use leno_flows::{
 use leno_types::ports;
 
 use crate::addresses::Addresses;
-use crate::dns::FailedLookups;
 use crate::error::{Attempt, Result};
-use crate::finished::FinishingProxies;
-use crate::hung::HungProxies;
 use crate::layout::Layout;
 use crate::network::{Switch, port_name};
 use crate::output::LineOutput;
@@ -70,33 +67,28 @@ impl Accounting {
         }
     }
 
-    /// Reads the counters at intervals. Serves them, together with the metrics of `leno up` itself, on the gateway
-    /// at the port that agents use.
+    /// Reads the counters at intervals. Serves them, together with `others`, the metrics of `leno up` itself, on the
+    /// gateway at the port that agents use.
     ///
     /// # Errors
     /// If the port is in use.
     pub fn serve(
         &self,
         switch: &Switch,
-        (lookups, hung, finishing): (
-            &Arc<FailedLookups>,
-            &Arc<HungProxies>,
-            &Arc<FinishingProxies>,
-        ),
+        others: impl Fn() -> String + Clone + Send + Sync + 'static,
     ) -> Result<()> {
         let at = SocketAddr::new(switch.subnet().gateway().v4.into(), ports::AGENT_ADMIN);
         let what = || format!("cannot serve the metrics of flows on {at}");
         let listener = switch.netns().within(|| TcpListener::bind(at).attempt(what))?;
         listener.set_nonblocking(true).attempt(what)?;
         let listener = tokio::net::TcpListener::from_std(listener).attempt(what)?;
-        let of_scrapes =
-            (self.0.clone(), Arc::clone(lookups), Arc::clone(hung), Arc::clone(finishing));
+        let of_scrapes = (self.0.clone(), others);
         let answer = move |request, _ends| {
-            let (ledger, lookups, hung, finishing) = of_scrapes.clone();
+            let (ledger, others) = of_scrapes.clone();
             async move {
                 let text = tokio::task::spawn_blocking(move || {
                     let flows = ledger.map(|ledger| ledger.metrics()).unwrap_or_default();
-                    flows + &lookups.metrics() + &hung.metrics() + &finishing.metrics()
+                    flows + &others()
                 });
                 let text = text.await.unwrap_or_default();
                 leno_program::answer_pages(&request, || None, || text)

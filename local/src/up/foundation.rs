@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::UpOptions;
 use crate::addresses::Subnet;
-use crate::dns::{self, Zone};
+use crate::dns::{self, FailedLookups, Zone};
 use crate::environment::Environment;
 use crate::error::{Attempt, Result};
 use crate::finished::FinishingProxies;
@@ -82,8 +82,11 @@ pub(super) async fn lay(
         [] => dns::Upstreams::of_host(),
         given => dns::Upstreams::new(given.to_vec()),
     };
-    let (lookups, hung, finishing) = (Arc::default(), Arc::default(), Arc::default());
-    flows.serve(&switch, (&lookups, &hung, &finishing))?;
+    let lookups = Arc::<FailedLookups>::default();
+    let (hung, finishing) = (Arc::<HungProxies>::default(), Arc::<FinishingProxies>::default());
+    let shown = (Arc::clone(&lookups), Arc::clone(&hung), Arc::clone(&finishing));
+    let metrics = move || shown.0.metrics() + &shown.1.metrics() + &shown.2.metrics();
+    flows.serve(&switch, metrics)?;
     flows.name_control_plane(&switch.subnet().gateway()).await;
     if options.uplink {
         let way = uplink::make(&switch, layout.mesh(), record).await?;
@@ -182,7 +185,7 @@ fn scrapers(options: &UpOptions, switch: &Switch) -> String {
 fn serve_dns(
     switch: &Switch,
     upstreams: dns::Upstreams,
-    lookups: Arc<dns::FailedLookups>,
+    lookups: Arc<FailedLookups>,
 ) -> Result<watch::Sender<Arc<Zone>>> {
     let gateway = switch.subnet().gateway();
     let what = || "cannot serve DNS on the gateway".to_owned();
