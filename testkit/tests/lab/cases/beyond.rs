@@ -13,36 +13,11 @@ use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::resolver::{DnsAnswer, Resolver};
 use leno_testkit::tools;
 
-use super::waypoint::{answer, until};
+use super::waypoint::{AROUND, answer, until};
 use super::{Case, external, hbone, once};
 use crate::outside::{ADDRESS, Outside};
 
-const MESH: &str = "
-apiVersion: leno.dev/v1alpha1
-kind: Workload
-metadata: {name: web, namespace: lab}
-spec: {serviceAccount: web, command: ['@BIN@/leno-peer', idle]}
----
-apiVersion: leno.dev/v1alpha1
-kind: Workload
-metadata: {name: other, namespace: lab}
-spec: {serviceAccount: other, command: ['@BIN@/leno-peer', idle]}
----
-apiVersion: leno.dev/v1alpha1
-kind: Workload
-metadata: {name: plain, namespace: lab, annotations: {leno.dev/inject: disabled}}
-spec: {serviceAccount: plain, command: ['@BIN@/leno-peer', idle]}
----
-apiVersion: leno.dev/v1alpha1
-kind: Workload
-metadata: {name: edge, namespace: lab, labels: {app: edge, leno.dev/waypoint: edge}}
-spec: {serviceAccount: edge, command: ['@BIN@/leno-peer', idle], ports: [{name: hbone, port: 15008}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: edge, namespace: lab}
-spec: {selector: {app: edge}, ports: [{name: hbone, port: 15008}]}
----
+const MESH: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata:
@@ -121,7 +96,8 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn documents(authority: &str) -> Result<String> {
-    let mesh = MESH.replace("@AUTHORITY@", &serde_json::to_string(authority)?);
+    let mesh = format!("{AROUND}{MESH}");
+    let mesh = mesh.replace("@AUTHORITY@", &serde_json::to_string(authority)?);
     let mesh = mesh.replace("@HOST@", external::HOST).replace("@OUTSIDE@", ADDRESS);
     Ok(mesh + &SERVICES.map(|name| RULES.replace("@NAME@", name)).concat())
 }

@@ -17,7 +17,8 @@ use leno_testkit::{tools, wait};
 
 use super::{Case, hbone, once};
 
-const MESH: &str = "
+/// Clients with a proxy, one without, and the waypoint, with its service.
+pub(super) const AROUND: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: web, namespace: lab}
@@ -42,7 +43,9 @@ apiVersion: v1
 kind: Service
 metadata: {name: edge, namespace: lab}
 spec: {selector: {app: edge}, ports: [{name: hbone, port: 15008}]}
----
+";
+
+const MESH: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: app, namespace: lab, labels: {app: app}, annotations: {leno.dev/inject: disabled}}
@@ -116,7 +119,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn mesh(waypoint: &str) -> String {
-    MESH.replace("@USE@", waypoint)
+    format!("{AROUND}{MESH}").replace("@USE@", waypoint)
 }
 
 fn a_waypoint_serves_for_workloads_without_a_proxy(capture: Capture) -> Result<()> {
