@@ -70,7 +70,7 @@ impl ClusterOptions {
         let image = self.image.clone();
         let image = image.unwrap_or_else(|| format!("leno-bench:{}", env!("CARGO_PKG_VERSION")));
         let install = !self.no_install;
-        let told = match install && meshes.contains(&Mesh::Leno) {
+        let told = match install && meshes.iter().any(|mesh| mesh.is_leno()) {
             true => self.told(&image)?,
             false => Vec::new(),
         };
@@ -107,8 +107,8 @@ impl ClusterOptions {
 /// Refuses values that would have no effect.
 fn is_of_use(set: &[String], meshes: &[Mesh]) -> Result<()> {
     ensure!(
-        set.is_empty() || meshes.contains(&Mesh::Leno),
-        "--set is what Leno is told when it is installed: add leno to --mesh, or leave --set out"
+        set.is_empty() || meshes.iter().any(|mesh| mesh.is_leno()),
+        "--set is what Leno is told when it is installed: add leno, leno-node or leno-shared to --mesh, or leave --set out"
     );
     Ok(())
 }
@@ -132,7 +132,7 @@ mod tests {
         let set = ["mtls=off".to_owned()];
         is_of_use(&set, &[Mesh::None, Mesh::Leno]).unwrap();
         let refused = is_of_use(&set, &[Mesh::None, Mesh::Linkerd]).unwrap_err().to_string();
-        assert!(refused.contains("add leno to --mesh"), "{refused}");
+        assert!(refused.contains("add leno, leno-node or leno-shared to --mesh"), "{refused}");
     }
 
     #[test]

@@ -20,8 +20,8 @@ use super::output::say_scale;
 ///
 /// In every round each mesh has its turn after the baseline, with the same application: in network
 /// namespaces of this machine, which needs root, or with --context in a namespace of a Kubernetes
-/// cluster, where leno, istio, istio-ambient and linkerd are installed for their turn and removed
-/// after it. After Ctrl-C, the records made so far are kept.
+/// cluster, where leno, leno-node, leno-shared, istio, istio-ambient and linkerd are installed for
+/// their turn and removed after it. After Ctrl-C, the records made so far are kept.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench\n  \

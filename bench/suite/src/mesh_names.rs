@@ -4,4 +4,5 @@
 pub const NONE: &str = "none";
 
 /// The meshes of a cluster.
-pub const CLUSTER: [&str; 5] = [NONE, "leno", "istio", "istio-ambient", "linkerd"];
+pub const CLUSTER: [&str; 7] =
+    [NONE, "leno", "leno-node", "leno-shared", "istio", "istio-ambient", "linkerd"];

@@ -128,7 +128,7 @@ impl BenchCluster {
             application: run.real.clone(),
             found: !run.install && mesh != Mesh::None,
             told: match mesh {
-                Mesh::Leno if run.install => run.told.clone(),
+                mesh if mesh.is_leno() && run.install => run.told.clone(),
                 _ => Vec::new(),
             },
             beside: beside.to_vec(),

@@ -69,7 +69,7 @@ impl Installation<'_> {
     /// The rights for installing and removing the mesh that the user lacks, in words. A user who creates a role must
     /// also have the rights that the role grants; the API server only checks that when the role is created.
     pub(super) async fn lacking(&self, values: &Values) -> Result<Vec<String>> {
-        if self.mesh == Mesh::Leno {
+        if self.mesh.is_leno() {
             let text = leno_charts::render(values, NAMESPACE)?;
             let removal = MeshRemoval::new(self.client.clone(), NAMESPACE, false);
             return Ok(removal.lacking_with(&text).await?);
@@ -90,7 +90,7 @@ impl Installation<'_> {
     pub(super) async fn install(&self, values: &Values, agents: Agents<'_>) -> Result<()> {
         match self.mesh {
             Mesh::None => return Ok(()),
-            Mesh::Leno => self.leno(values, agents).await?,
+            Mesh::Leno | Mesh::LenoNode | Mesh::LenoShared => self.leno(values, agents).await?,
             Mesh::Istio => self.istio("profile=minimal")?,
             Mesh::IstioAmbient => self.istio("profile=ambient")?,
             Mesh::Linkerd => {
@@ -159,7 +159,7 @@ impl Installation<'_> {
                 bail!("{why}");
             }
             let missing = match self.mesh {
-                Mesh::Leno => leno_lacks(self.client, NAMESPACE).await?,
+                mesh if mesh.is_leno() => leno_lacks(self.client, NAMESPACE).await?,
                 mesh => lacks(self.client, mesh).await?,
             };
             let missing = missing.or_else(|| unready(&pods, nodes));
@@ -184,7 +184,9 @@ impl Installation<'_> {
     pub(super) async fn remove(&self, installed: &Installed) -> Result<Vec<String>> {
         match self.mesh {
             Mesh::None => {}
-            Mesh::Leno => return self.remove_leno(installed).await,
+            Mesh::Leno | Mesh::LenoNode | Mesh::LenoShared => {
+                return self.remove_leno(installed).await;
+            }
             Mesh::Istio | Mesh::IstioAmbient => {
                 self.run(&["uninstall", "--purge", "-y"])?;
             }

@@ -102,7 +102,7 @@ impl Plan<'_> {
     /// Returns the watchers, each with its service account. In a mesh of Leno, an object that exempts them from having
     /// a proxy comes first.
     pub(super) fn watchers(&self, watchers: &BTreeMap<String, String>) -> Vec<Value> {
-        let exemption = (self.mesh == Mesh::Leno).then(|| self.object("exemption", context! {}));
+        let exemption = self.mesh.is_leno().then(|| self.object("exemption", context! {}));
         let watchers = watchers.iter().flat_map(|(node, name)| {
             self.objects("watcher", context! { name, node, args => [POD] })
         });
@@ -130,7 +130,7 @@ impl Plan<'_> {
             namespace => self.namespace,
             records => self.records,
             label => &facts.label,
-            annotation => &facts.annotation,
+            annotations => &facts.annotations,
             image => self.image,
             port => PORT,
             user => USER,
@@ -205,17 +205,23 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_meshes_differ_only_in_the_label_that_enables_them() {
+    fn objects_of_meshes_differ_only_in_what_enables_them() {
         let none = objects(Mesh::None, "http-1k");
-        for (mesh, place, key, value) in [
-            (Mesh::Leno, "labels", "leno.dev/inject", "enabled"),
-            (Mesh::Istio, "labels", "istio-injection", "enabled"),
-            (Mesh::IstioAmbient, "labels", "istio.io/dataplane-mode", "ambient"),
-            (Mesh::Linkerd, "annotations", "linkerd.io/inject", "enabled"),
+        let injected = ("labels", "leno.dev/inject", "enabled");
+        let (mode, share) = (("annotations", "leno.dev/mode", "node"), "leno.dev/share");
+        for (mesh, enabling) in [
+            (Mesh::Leno, vec![injected]),
+            (Mesh::LenoNode, vec![injected, mode, ("annotations", share, "node")]),
+            (Mesh::LenoShared, vec![injected, mode, ("annotations", share, "service-account")]),
+            (Mesh::Istio, vec![("labels", "istio-injection", "enabled")]),
+            (Mesh::IstioAmbient, vec![("labels", "istio.io/dataplane-mode", "ambient")]),
+            (Mesh::Linkerd, vec![("annotations", "linkerd.io/inject", "enabled")]),
         ] {
             let mut meshed = objects(mesh, "http-1k");
-            let told = meshed[0]["metadata"][place].as_object_mut().unwrap().remove(key);
-            assert_eq!(told, Some(json!(value)), "{mesh:?}");
+            for (place, key, value) in enabling {
+                let told = meshed[0]["metadata"][place].as_object_mut().unwrap().remove(key);
+                assert_eq!(told, Some(json!(value)), "{mesh:?}");
+            }
             // In a mesh of Leno, the namespace's exemption decides whether its pods may go without a proxy.
             meshed.retain(|object| object["kind"] != "PodExemption");
             assert_eq!(meshed, none, "{mesh:?}");

@@ -173,7 +173,7 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
 fn shared(environment: &ClusterEnvironment<'_>) -> Option<Mark> {
     let shared = environment.roles.carriers.shared();
     let why = format!("the proxies of {} carry the flood as well", shared.join(", "));
-    let is_one = environment.mesh.facts().carried.is_some() && !shared.is_empty();
+    let is_one = environment.mesh.shares_proxies() && !shared.is_empty();
     is_one.then(|| Mark::new(MarkKind::SharedProxies, why))
 }
 

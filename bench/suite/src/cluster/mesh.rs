@@ -24,6 +24,10 @@ pub enum Mesh {
     None,
     /// Leno: strict mTLS, a proxy in each pod.
     Leno,
+    /// Leno: strict mTLS, a proxy on each node.
+    LenoNode,
+    /// Leno: strict mTLS, a proxy for each service account of a node.
+    LenoShared,
     /// Istio: a sidecar in each pod.
     Istio,
     /// Istio: a proxy on each node.
@@ -41,8 +45,8 @@ pub(super) struct MeshFacts {
     pub(super) tool: Option<Tool>,
     /// The label of a namespace that is part of the mesh.
     pub(super) label: Option<(String, String)>,
-    /// The annotation of a namespace that is part of the mesh.
-    pub(super) annotation: Option<(String, String)>,
+    /// The annotations of a namespace that is part of the mesh.
+    pub(super) annotations: BTreeMap<String, String>,
     /// The container that the mesh adds to pods; `None` if its proxies run elsewhere.
     pub(super) proxy: Option<String>,
     /// The annotation of a pod whose traffic the proxies of its node carry.
@@ -77,8 +81,15 @@ static FACTS: LazyLock<BTreeMap<String, MeshFacts>> = LazyLock::new(|| {
 
 impl Mesh {
     /// All meshes, `None` first.
-    pub const ALL: [Self; 5] =
-        [Self::None, Self::Leno, Self::Istio, Self::IstioAmbient, Self::Linkerd];
+    pub const ALL: [Self; 7] = [
+        Self::None,
+        Self::Leno,
+        Self::LenoNode,
+        Self::LenoShared,
+        Self::Istio,
+        Self::IstioAmbient,
+        Self::Linkerd,
+    ];
 
     /// Looks up a mesh by its name.
     ///
@@ -98,6 +109,12 @@ impl Mesh {
     /// The name of the mesh in records.
     pub const fn name(self) -> &'static str {
         CLUSTER[self as usize]
+    }
+
+    /// Whether this is Leno, with sidecars or in node mode: these differ in the namespaces of workloads alone, and not
+    /// in what is installed.
+    pub const fn is_leno(self) -> bool {
+        matches!(self, Self::Leno | Self::LenoNode | Self::LenoShared)
     }
 
     /// A description in one line.
@@ -142,6 +159,11 @@ impl Mesh {
         }
     }
 
+    /// Whether a proxy serves several pods of a node.
+    pub(super) fn shares_proxies(self) -> bool {
+        !self.facts().node_proxies.is_empty()
+    }
+
     pub(super) fn role_of(self, pod: &str) -> Role {
         let begins = |all: &[String]| all.iter().any(|one| pod.starts_with(one));
         match self.facts() {
@@ -176,6 +198,7 @@ mod tests {
         for (mesh, kind, name) in [
             (Mesh::Leno, "ClusterRole", "leno-agent"),
             (Mesh::Leno, "Namespace", "leno-system"),
+            (Mesh::LenoNode, "ClusterRole", "leno-agent"),
             (Mesh::Leno, "CustomResourceDefinition", "trafficpolicies.leno.dev"),
             (Mesh::Istio, "MutatingWebhookConfiguration", "istio-sidecar-injector"),
             (Mesh::IstioAmbient, "ClusterRole", "ztunnel"),
@@ -207,7 +230,7 @@ mod tests {
                 .map(|one| one.name)
                 .collect()
         };
-        for mesh in [Mesh::None, Mesh::Leno, Mesh::Istio, Mesh::Linkerd] {
+        for mesh in [Mesh::None, Mesh::Leno, Mesh::LenoNode, Mesh::Istio, Mesh::Linkerd] {
             assert_eq!(unable(mesh), [""; 0], "{mesh:?}");
         }
         assert_eq!(unable(Mesh::IstioAmbient), ["churn", "push"]);

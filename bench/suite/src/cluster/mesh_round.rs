@@ -223,10 +223,10 @@ impl MeshRoundContext<'_> {
     /// The version of the installed mesh, which is recorded in addition to the image of its proxies. Empty if it is not
     /// known.
     async fn version(&self) -> Result<String> {
-        if self.round.mesh != Mesh::Leno {
+        if !self.round.mesh.is_leno() {
             return Ok(String::new());
         }
-        let system = install::system(&self.ground.client, Mesh::Leno).await?;
+        let system = install::system(&self.ground.client, self.round.mesh).await?;
         let system = system.unwrap_or_else(|| leno_charts::NAMESPACE.to_owned());
         let installed = leno_operate::installed(&self.ground.client, &system).await?;
         Ok(installed.map(|one| format!("leno {}", one.version)).unwrap_or_default())

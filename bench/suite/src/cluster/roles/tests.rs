@@ -59,6 +59,22 @@ fn proxies_of_nodes_are_proxies_where_they_carry_something() {
 }
 
 #[test]
+fn the_supervisor_of_a_node_is_a_proxy_where_pods_are_in_node_mode() {
+    for (mesh, role) in
+        [(Mesh::Leno, Role::Agent), (Mesh::LenoNode, Role::Proxy), (Mesh::LenoShared, Role::Proxy)]
+    {
+        let mut roles = roles(mesh);
+        let places = [("client", "n1"), ("s0", "n1")];
+        let places = places.map(|(workload, node)| (workload.to_owned(), node.to_owned()));
+        roles.carriers = Carriers::of(places.into(), None);
+        let of = |pod, container| roles.of("n1", ("leno-system", pod, container));
+        assert_eq!(of("leno-node-abcde", "supervisor"), Some(role), "{mesh:?}");
+        assert_eq!(of("leno-agent-abcde", "agent"), Some(Role::Agent), "{mesh:?}");
+        assert_eq!(of("leno-controller-1-a", "controller"), Some(Role::Control), "{mesh:?}");
+    }
+}
+
+#[test]
 fn a_container_is_watched_while_it_runs_on_a_node_that_is() {
     let roles = roles(Mesh::Leno);
     let pod = |node: &str, state: &str, id: &str| -> Pod {
