@@ -31,11 +31,16 @@ counting() { # folder
   echo "-Cprofile-generate=$1/%p -Cllvm-args=-pgo-temporal-instrumentation"
 }
 
-# The llvm-profdata of the compiler: that of another LLVM may not read what it writes.
+# The llvm-profdata of the compiler, or a distribution's of the same major version of LLVM: patch releases do not change the format,
+# and llvm-profdata refuses counters of another.
 find_profdata() {
+  local major
   profdata=$(rustc --print sysroot)/lib/rustlib/$(of_compiler host)/bin/llvm-profdata
-  if [ ! -x "$profdata" ] && command -v rustup >/dev/null; then rustup component add llvm-tools >&2; fi
-  [ -x "$profdata" ] || fail "the compiler's llvm-profdata is missing: rustup component add llvm-tools"
+  if [ ! -x "$profdata" ] && command -v rustup >/dev/null; then rustup component add llvm-tools >&2 || true; fi
+  [ ! -x "$profdata" ] || return 0
+  major=$(of_compiler 'LLVM version' | cut -d. -f1)
+  profdata=$(command -v "llvm-profdata-$major") ||
+    fail "the compiler's llvm-profdata is missing: rustup component add llvm-tools, or install llvm-$major of your distribution"
 }
 
 pack() { # program, triple, folder of counters, file
