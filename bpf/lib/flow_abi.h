@@ -60,7 +60,7 @@ enum flow_peer {
 struct flow_config {
 	__u8 carries_over;   /* the table is being resized: `flows_before` has entries */
 	__u8 netns_by_inode; /* the kernel has no cookies of network namespaces (before 5.14) */
-	__u8 drop_names_socket; /* kfree_skb names the socket that a packet was for (since 6.10) */
+	__u8 drop_names_socket; /* kfree_skb names the socket that a packet was for (since 6.11) */
 	__u8 reserved;
 	__u32 turn; /* drops are counted while `drop_turn` has this number */
 };

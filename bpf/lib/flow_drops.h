@@ -3,7 +3,7 @@
  * own reason.
  *
  * The arguments of the tracepoint kfree_skb: the packet, where in the kernel's code, the reason (since 5.17), the socket
- * that it was for (since 6.10). What they point to is read by bpf_probe_read_kernel alone, which fails where there is
+ * that it was for (since 6.11). What they point to is read by bpf_probe_read_kernel alone, which fails where there is
  * nothing.
  */
 #ifndef LENO_FLOW_DROPS_H

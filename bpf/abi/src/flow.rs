@@ -143,7 +143,7 @@ shared! {
         carries_over: u8,
         /// The kernel has no cookies of network namespaces (before 5.14).
         netns_by_inode: u8,
-        /// The tracepoint of drops names the socket that a packet was for (since 6.10).
+        /// The tracepoint of drops names the socket that a packet was for (since 6.11).
         drop_names_socket: u8,
         /// Padding.
         reserved: u8,

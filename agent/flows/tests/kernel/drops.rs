@@ -97,7 +97,7 @@ fn datagrams_beyond_a_receive_buffer_are_those_that_the_kernel_counts() {
     let Some(mut lab) = started() else { return };
     if leno_bpf::kernel_is_before(6, 10) {
         eprintln!(
-            "skipped: the kernel does not say for which socket a packet was (before Linux 6.10)"
+            "skipped: the kernel does not say for which socket a packet was (before Linux 6.11)"
         );
         return;
     }

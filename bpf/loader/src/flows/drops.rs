@@ -21,7 +21,7 @@ const NEXT: &str = "next_drop";
 /// The note with the reason why drops are not counted.
 const NOTE: &str = "drops";
 /// The kernel's type of functions on the tracepoint, and how many arguments it has: one of the tracepoint's own, the packet,
-/// the place, the reason (since Linux 5.17), the socket (since 6.10).
+/// the place, the reason (since Linux 5.17), the socket (since 6.11).
 const TRACEPOINT: &str = "btf_trace_kfree_skb";
 const WITH_REASON: usize = 4;
 const WITH_SOCKET: usize = 5;
