@@ -5,8 +5,8 @@ use std::time::Duration;
 /// How many flows from the workload there may be: as many as a busy client has pairs of socket and server. A flow takes
 /// some 2 KiB. If there are more, the least recently used flow ends.
 pub const CLIENT_FLOWS: usize = 4096;
-/// How many flows to the workload there may be, of which one identity may have half. Each has a socket to the
-/// application. If there are more, the oldest flow of the identity with the most flows ends.
+/// How many flows to the workload there may be, of which one identity may have half: streams of clients, from the moment
+/// in which they are opened. Each has a socket to the application. If there are more, the oldest flow of the identity with the most flows ends.
 pub const SERVER_FLOWS: usize = 1024;
 /// How many flows may leave the mesh. Each has a socket. Further ones are refused.
 pub const OUTSIDE_FLOWS: usize = 1024;

@@ -184,7 +184,7 @@ impl Inbound {
                     };
                     let (inbound, flows) = (Rc::clone(self), Rc::clone(&flows));
                     let of = (connection.clone(), peer.clone());
-                    // The task ends with the flow. QUIC bounds the number of flows.
+                    // The task ends with the flow. QUIC bounds the streams of a connection, and a place those of a worker.
                     spawn_contained(async move { inbound.flow(of, stream, flows).await });
                 }
                 datagram = connection.read_datagram() => {
@@ -235,8 +235,22 @@ impl Inbound {
         let _ended = sends.reset(VarInt::from_u32(refusal.code()));
     }
 
-    /// Serves a flow. Returns an error if the client must be told the reason.
+    /// Serves a stream of a client as a flow, if there is a place for it: a stream takes one before it has said anything,
+    /// since streams that stay silent take memory, too. Returns an error if the client must be told the reason.
     async fn opened(
+        &self,
+        connection: &Connection,
+        peer: &ProvenPeer,
+        streams: (&mut SendStream, &mut RecvStream),
+        flows: Flows,
+    ) -> Result<(), Refusal> {
+        let place = self.places.take(peer.identity().clone()).ok_or(Refusal::Limit)?;
+        let held = place.hold(self.asked(connection, peer, streams, flows)).await;
+        held.unwrap_or(Err(Refusal::Limit))
+    }
+
+    /// Reads what a stream asks for, and serves it as a flow if that is permitted.
+    async fn asked(
         &self,
         connection: &Connection,
         peer: &ProvenPeer,
@@ -248,7 +262,6 @@ impl Inbound {
         let Ok(Ok(())) = read else { return Err(Refusal::Malformed) };
         let opening = Opening::decode(bytes).ok_or(Refusal::Malformed)?;
         let dialled = connection.local_ip().ok_or(Refusal::Unreachable)?;
-        let place = self.places.take(peer.identity().clone()).ok_or(Refusal::Limit)?;
         let at =
             |ip: IpAddr, port: std::num::NonZeroU16| canonical(SocketAddr::new(ip, port.get()));
         let asked = Asked {
@@ -257,8 +270,7 @@ impl Inbound {
             client: at(connection.remote_address().ip(), opening.client),
             server: at(dialled, opening.server),
         };
-        let held = place.hold(self.permitted(connection, asked, (sends, receives), flows)).await;
-        held.unwrap_or(Err(Refusal::Limit))
+        self.permitted(connection, asked, (sends, receives), flows).await
     }
 
     async fn permitted(

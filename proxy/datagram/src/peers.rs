@@ -21,7 +21,7 @@ use crate::quic::{Endpoints, chain};
 
 /// How long a connection without flows is kept, so that an application that sends every few seconds from a new socket
 /// does not cause a handshake each time.
-const UNUSED: Duration = Duration::from_secs(30);
+pub(crate) const UNUSED: Duration = Duration::from_secs(30);
 
 /// All connections of a worker to proxies of servers.
 #[derive(Debug)]
@@ -173,9 +173,16 @@ impl Peer {
         self.made.initialized() && self.live().is_none()
     }
 
-    fn is_kept(&self) -> bool {
+    /// Whether a flow is on the connection, or waits for it. A peer that is being connected must not be forgotten: its
+    /// connection would be known to none of those who end connections.
+    fn is_used(self: &Rc<Self>) -> bool {
+        let is_waited_for = !self.made.initialized() && Rc::strong_count(self) > 1;
+        is_waited_for || !self.flows.borrow().is_empty()
+    }
+
+    fn is_kept(self: &Rc<Self>) -> bool {
         let now = Instant::now();
-        if !self.flows.borrow().is_empty() {
+        if self.is_used() {
             self.unused_since.set(now);
         }
         let is_unused = now.saturating_duration_since(self.unused_since.get()) >= UNUSED;

@@ -6,6 +6,8 @@ use leno_types::Revocations;
 use quinn::VarInt;
 
 use super::*;
+use crate::counts::Counts;
+use crate::peers::{Peers, UNUSED};
 use crate::quic::Endpoints;
 
 #[test]
@@ -93,13 +95,18 @@ fn a_revocation_ends_the_connection_at_either_end() {
     });
 }
 
-/// The error code with which the server refuses these first bytes of a stream; `None` if it accepts them.
-async fn answers(pair: &Pair, said: &[u8]) -> Option<u64> {
+/// A connection to the server by a client that is not a proxy, with the credentials of `keyring`.
+async fn connection(pair: &Pair, keyring: &Keyring) -> (Endpoints, quinn::Connection) {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let configs = configs(&pair.client.keyring);
+    let configs = configs(keyring);
     let endpoints = Endpoints::new(vec![socket], ProcessMark::random(), Some(&configs)).unwrap();
     let connecting = endpoints.connect(pair.server.quic_at, identity(CART), &configs).unwrap();
-    let connection = connecting.await.unwrap();
+    (endpoints, connecting.await.unwrap())
+}
+
+/// The error code with which the server refuses these first bytes of a stream; `None` if it accepts them.
+async fn answers(pair: &Pair, said: &[u8]) -> Option<u64> {
+    let (_endpoints, connection) = connection(pair, &pair.client.keyring).await;
     let (mut sends, mut receives) = connection.open_bi().await.unwrap();
     sends.write_all(said).await.unwrap();
     // A server that has reset its direction reads no more, so an error does not matter.
@@ -123,6 +130,49 @@ fn only_ports_open_a_flow() {
         }
         assert_eq!(answers(&pair, &[1, 1, 1, 1]).await, None);
         pair.reaches(&socket().await, b"as before").await;
+    });
+}
+
+#[test]
+fn a_peer_that_a_flow_waits_for_is_kept_until_it_is_unused() {
+    run(async {
+        let keyring = keyring(&Ca::new("root"), WEB);
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let endpoints = Endpoints::new(vec![socket], ProcessMark::random(), None).unwrap();
+        let peers = Peers::new(Rc::new(endpoints), keyring.watch(), Rc::new(Counts::default()));
+        let at = (ip(SERVER), 9).into();
+        let waited_for = peers.peer(at, &identity(CART)).unwrap();
+        tokio::time::pause();
+        tokio::time::advance(UNUSED).await;
+        peers.sweep();
+        assert!(Rc::ptr_eq(&waited_for, &peers.peer(at, &identity(CART)).unwrap()));
+        drop(waited_for);
+        tokio::time::advance(UNUSED / 2).await;
+        peers.sweep();
+        assert_eq!(peers.open(), 1, "it is kept for a while after its last use");
+        tokio::time::advance(UNUSED / 2).await;
+        peers.sweep();
+        assert_eq!(peers.open(), 0);
+    });
+}
+
+#[test]
+fn streams_that_say_nothing_take_the_places_of_their_identity_alone() {
+    run(async {
+        let pair = Pair::start().await;
+        let (_endpoints, connection) = connection(&pair, &pair.server.keyring).await;
+        let mut streams = Vec::new();
+        let each = crate::bounds::SERVER_FLOWS / 2;
+        for _ in 0..each + 100 {
+            let mut stream = connection.open_bi().await.unwrap();
+            // Less than what opens a flow.
+            stream.0.write_all(&[1]).await.unwrap();
+            streams.push(stream);
+        }
+        pair.server.counted(Count::InboundLimit, 100).await;
+        assert_eq!(pair.server.datagrams.open().flows[1], each);
+        assert!(pair.server.gate.asked.borrow().is_empty());
+        pair.reaches(&socket().await, b"a client of another identity").await;
     });
 }
 
