@@ -7,11 +7,13 @@ use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use leno_tls::ShownCertificate;
 use leno_transport::{OwnTls, own_addresses};
-use leno_types::mesh::takes_datagrams;
+use leno_types::mesh::{ServerPolicy, takes_datagrams};
 use leno_types::{Identity, canonical};
+use tokio::sync::watch;
 
 use crate::authorize::Access;
 use crate::peer::Instance;
@@ -37,7 +39,7 @@ pub struct DatagramPermit {
     pub source: IpAddr,
     /// The addresses on which the application may listen.
     pub application: Vec<SocketAddr>,
-    /// Ready when policies no longer permit the flow.
+    /// Ready when policies no longer permit the flow, or its port is no longer declared to accept datagrams.
     pub revoked: Pin<Box<dyn Future<Output = ()>>>,
 }
 
@@ -60,6 +62,19 @@ fn applications(server: SocketAddr, source: IpAddr) -> Vec<SocketAddr> {
     answering.into_iter().chain(own_addresses(server)).collect()
 }
 
+/// Whether the port is declared to accept datagrams.
+fn declares(policy: Option<&ServerPolicy>, port: u16) -> bool {
+    policy.is_some_and(|policy| takes_datagrams(&policy.ports, port))
+}
+
+/// Ready when the port is no longer declared to accept datagrams.
+async fn withdrawn(mut policy: watch::Receiver<Option<Arc<ServerPolicy>>>, port: u16) {
+    if policy.wait_for(|policy| !declares(policy.as_deref(), port)).await.is_err() {
+        // The policy can no longer change: the workload leaves this process, which ends its flows.
+        std::future::pending::<()>().await;
+    }
+}
+
 impl Inbound {
     /// Decides about a flow.
     ///
@@ -71,14 +86,10 @@ impl Inbound {
     ) -> Result<DatagramPermit, DatagramRefusal> {
         let parts = &self.shared.parts;
         let server = canonical(flow.server);
-        let is_declared = parts
-            .policy
-            .borrow()
-            .as_ref()
-            .is_some_and(|policy| takes_datagrams(&policy.ports, server.port()));
-        if !is_declared {
+        if !declares(parts.policy.borrow().as_deref(), server.port()) {
             return Err(DatagramRefusal::Undeclared);
         }
+        let withdrawn = withdrawn(parts.policy.clone(), server.port());
         let address = canonical(flow.client);
         let client = Client {
             identity: Some(flow.identity),
@@ -104,7 +115,10 @@ impl Inbound {
         let revoked = async move {
             // `revoked` decides once at its beginning, so it sees changes that came after the decision above.
             let changed = pin!(shared.changes.notified());
-            revoked(&shared, &access, changed, Some(&no_tls)).await;
+            tokio::select! {
+                () = revoked(&shared, &access, changed, Some(&no_tls)) => {}
+                () = withdrawn => {}
+            }
         };
         Ok(DatagramPermit { source, application, revoked: Box::pin(revoked) })
     }
@@ -112,6 +126,9 @@ impl Inbound {
 
 #[cfg(test)]
 mod tests {
+    use leno_types::mesh::{PortProtocol, Topology};
+    use leno_types::{Egress, InstanceName, MtlsMode, Protocol, Removal};
+
     use super::*;
 
     #[test]
@@ -124,5 +141,31 @@ mod tests {
         assert_eq!(of("10.89.0.2:53", "192.0.0.8"), v4);
         let v6 = ["[fd89::2]:53", "[::1]:53", "127.0.0.1:53"];
         assert_eq!(of("[fd89::2]:53", "100:0:0:1::8"), v6);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_declared_no_more_is_withdrawn() {
+        let declaring = |protocol| {
+            Some(Arc::new(ServerPolicy {
+                workload: InstanceName { namespace: "shop".into(), name: "dns-0".into() },
+                mtls: MtlsMode::Strict,
+                ports: vec![PortProtocol { port: 53, protocol }],
+                limits: Arc::default(),
+                egress: Egress::Allow,
+                place: Topology::default(),
+                ending: false,
+                removal: Removal::None,
+                authorization: Arc::default(),
+            }))
+        };
+        let (told, policy) = watch::channel(declaring(Protocol::Udp));
+        let mut withdrawn = Box::pin(withdrawn(policy, 53));
+        tokio::select! {
+            biased;
+            () = &mut withdrawn => panic!("it is declared"),
+            () = std::future::ready(()) => {}
+        }
+        told.send_replace(declaring(Protocol::Opaque));
+        withdrawn.await;
     }
 }
