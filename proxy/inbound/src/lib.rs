@@ -610,8 +610,8 @@ impl Worker {
             if !known.is_of(said) {
                 let new = {
                     let leases = self.parts.directory.leases();
-                    let table = &self.parts.limit_table;
-                    RateLimits::new(said, &known, table, leases)
+                    let of = (&self.parts.limit_table, &self.parts.workload);
+                    RateLimits::new(said, &known, of, leases)
                 };
                 self.limits.replace(Rc::new(new));
             }

@@ -12,7 +12,7 @@ use leno_discovery::Leases;
 use leno_http::{Answer, HeaderLine, RequestView};
 use leno_resilience::{KeyedLimit, Verdict};
 use leno_telemetry::{Counter, Registry};
-use leno_types::Identity;
+use leno_types::{Identity, InstanceName};
 use leno_types::traffic::{LimitKey, RateLimit};
 
 use crate::Client;
@@ -74,12 +74,12 @@ impl RateLimits {
         Self { limits: Vec::new() }
     }
 
-    /// The limits of one worker. A limit that `before` already has keeps its counts, and so does one whose counts
-    /// another worker holds in `table`.
+    /// The limits of a workload on one worker. A limit that `before` already has keeps its counts, and so does one whose
+    /// counts another worker holds in `table`.
     pub(crate) fn new(
         limits: &[RateLimit],
         before: &Self,
-        table: &LimitTable,
+        (table, workload): (&LimitTable, &InstanceName),
         leases: &Leases,
     ) -> Self {
         let limit = |said: &RateLimit| {
@@ -88,7 +88,7 @@ impl RateLimits {
             }
             let state = match said.is_global {
                 true => State::Leased(table.leased(said, leases)),
-                false => State::Own(KeyedLimit::new(table.get(said))),
+                false => State::Own(KeyedLimit::new(table.get(workload, said))),
             };
             Rc::new(Limit { said: said.clone(), state: RefCell::new(state) })
         };

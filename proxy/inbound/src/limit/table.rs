@@ -7,6 +7,7 @@ use leno_discovery::{Asker, Lease, Leases};
 use leno_resilience::lease::{Ask, Grant, Holder};
 use leno_resilience::{MAX_KEYS, Rate, Verdict, WorkloadLimit};
 use leno_telemetry::{Counter, Registry};
+use leno_types::InstanceName;
 use leno_types::traffic::{LimitKey, RateLimit};
 
 /// The limits that the workers of a proxy share. It is locked when the policy changes, and not for each request.
@@ -20,9 +21,11 @@ struct Limits {
     leased: Vec<Weak<LeasedLimit>>,
 }
 
-/// A limit of this proxy alone, and its counts.
+/// A limit of this proxy alone, and its counts. They are those of one workload: a waypoint has the limits of several
+/// services, which may be equal.
 #[derive(Debug)]
 struct Entry {
+    workload: InstanceName,
     limit: RateLimit,
     counts: Weak<WorkloadLimit>,
 }
@@ -93,11 +96,12 @@ impl LimitTable {
         leased
     }
 
-    /// The counts of a limit: those that another worker already holds, or new ones.
-    pub(super) fn get(&self, limit: &RateLimit) -> Arc<WorkloadLimit> {
+    /// The counts of a limit of a workload: those that another worker already holds, or new ones.
+    pub(super) fn get(&self, workload: &InstanceName, limit: &RateLimit) -> Arc<WorkloadLimit> {
         let limits = &mut self.lock().own;
         limits.retain(|entry| entry.counts.strong_count() > 0);
-        let known = limits.iter().find(|entry| entry.limit == *limit);
+        let is_it = |entry: &&Entry| entry.workload == *workload && entry.limit == *limit;
+        let known = limits.iter().find(is_it);
         if let Some(counts) = known.and_then(|entry| entry.counts.upgrade()) {
             return counts;
         }
@@ -107,7 +111,35 @@ impl LimitTable {
             LimitKey::Workload => WorkloadLimit::single(rate, now),
             LimitKey::Client | LimitKey::Header(_) => WorkloadLimit::keyed(rate, MAX_KEYS, now),
         });
-        limits.push(Entry { limit: limit.clone(), counts: Arc::downgrade(&counts) });
+        let (workload, limit) = (workload.clone(), limit.clone());
+        limits.push(Entry { workload, limit, counts: Arc::downgrade(&counts) });
         counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leno_types::traffic::PolicySource;
+
+    use super::*;
+
+    #[test]
+    fn workers_share_the_counts_of_a_limit_and_workloads_do_not() {
+        let table = LimitTable::default();
+        let limit = RateLimit {
+            requests: 5,
+            per: Duration::from_secs(60),
+            burst: 5,
+            key: LimitKey::Workload,
+            port: Some(80),
+            is_global: false,
+            source: PolicySource { created: 0, namespace: "shop".into(), name: "five".into() },
+        };
+        let workload = |name: &str| InstanceName { namespace: "shop".into(), name: name.into() };
+        let counts = table.get(&workload("web"), &limit);
+        assert!(Arc::ptr_eq(&counts, &table.get(&workload("web"), &limit)));
+        assert!(!Arc::ptr_eq(&counts, &table.get(&workload("cart"), &limit)));
     }
 }

@@ -111,6 +111,16 @@ spec:
   rules: [{from: [{serviceAccounts: [web]}], to: [{paths: [{prefix: /open}]}]}]
 ";
 
+/// Limits each of two services.
+const LIMITED: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: five, namespace: lab}
+spec:
+  targetRefs: [{group: '', kind: Service, name: app}, {group: '', kind: Service, name: guarded}]
+  limits: [{requests: 5, per: 5m, burst: 5}]
+";
+
 /// How long a change, or a first answer, may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
 
@@ -266,7 +276,23 @@ fn edits(lab: &Lab) -> Result<()> {
     until(lab, "web", "http://app.lab/open", "503 no-endpoints")?;
     lab.edit(&mesh("edge"))?;
     until(lab, "web", "http://app.lab/open", "200  of-the-waypoint")?;
+    each_service_has_its_own_limit(lab)?;
     // Without a waypoint, the client's own proxy applies the route, and no proxy applies the service's policies.
     lab.edit(&mesh("none"))?;
     until(lab, "other", "http://app.lab/closed", "200  of-the-waypoint")
+}
+
+fn each_service_has_its_own_limit(lab: &Lab) -> Result<()> {
+    lab.edit(&format!("{}{LIMITED}", mesh("edge")))?;
+    for url in ["http://app.lab/open", "http://guarded.lab/"] {
+        let mut passed = 0;
+        wait::until(&format!("{url} is limited"), ANSWER_LIMIT, || {
+            let said = answer(lab, "web", url)?;
+            passed += u32::from(said.starts_with("200"));
+            Ok((said == "429 rate-limited").then_some(()))
+        })?;
+        // More pass if the limit is not known at once.
+        ensure!(passed >= 5, "{passed} requests to {url} have passed");
+    }
+    Ok(())
 }
