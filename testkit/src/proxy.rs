@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
@@ -168,6 +168,18 @@ impl Drop for Proxy {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Fails unless each thread of a proxy is confined: seccomp filters and Landlock hold for the thread that applies them,
+/// and for those that it starts later.
+pub fn every_thread_is_confined(pid: u32) -> Result<()> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = fs::read_to_string(thread?.path().join("status"))?;
+        for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
+            ensure!(status.contains(line), "no {line:?} in {status}");
+        }
+    }
+    Ok(())
 }
 
 fn log_of(directory: &TempDir) -> PathBuf {

@@ -32,7 +32,6 @@ use leno_handover::{
     AsyncChannel, BrokerOffer, Channel, CpuUse, MAX_MEMBERS, Member, MemberReport, MemberState,
     ProxyOrder, SocketRole,
 };
-use leno_telemetry::access::{AccessSettings, Form};
 use leno_transport::HandedNamespace;
 use leno_transport::budget::{Budget, Pool};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -469,8 +468,6 @@ fn flags(member: &Member, of_process: &Flags) -> anyhow::Result<Flags> {
         probes: probes(member)?,
         workers: 1,
         datagrams: member.datagrams,
-        // The log would need a thread for each workload.
-        access_log: AccessSettings { form: Form::Off, ..of_process.access_log.clone() },
         workload: member.workload.clone(),
         // The Workload API identifies processes, but this process serves several workloads.
         spiffe_endpoint_socket: None,

@@ -21,7 +21,7 @@ use crate::admin::{server, socket};
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::pulse::beat;
-use crate::setup::Setup;
+use crate::setup::{Setup, access_log};
 use crate::state::State;
 use crate::worker::{Departure, Worker};
 use crate::{capture, control, fixed, reclaim};
@@ -60,12 +60,13 @@ async fn live(flags: &Flags) -> anyhow::Result<()> {
         Some(file) => fixed::setup(flags, file)?,
         None => control::setup(flags, None)?,
     };
-    // No thread has been started yet.
     let files = read_again(flags);
     // A confined process could not create these files.
     let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
     let workload_api = flags.workload_api.as_deref().map(socket::bind_for_all).transpose()?;
+    // A thread that exists already would not be confined.
     confine(&files)?;
+    setup.access_log = access_log(flags)?;
     let served = setup.application_identity.clone().zip(workload_api);
     // This is polled together with the proxy. If it were a task of its own, its end might not be noticed.
     let of_application = async {

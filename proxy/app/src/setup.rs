@@ -93,6 +93,7 @@ pub(crate) struct Setup {
     pub(crate) handover_timeout: Duration,
     /// How long a response may take to begin while no byte moves, if no policy says so.
     pub(crate) response_wait: Duration,
+    /// [`access_log`], which must be called once the process is confined. `None` before.
     pub(crate) access_log: Option<AccessLog>,
     /// The taps, which the workers share with the admin server.
     pub(crate) taps: Taps,
@@ -208,7 +209,7 @@ impl Setup {
             },
             is_waypoint: flags.waypoint,
             datagrams: flags.datagrams,
-            access_log: access_log(flags)?,
+            access_log: None,
             taps: Taps::default(),
             budget: budget(flags),
             limit_table: LimitTable::default(),

@@ -113,6 +113,10 @@ impl FrontProxy {
         self.proxy.log().expect("its log")
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.proxy.pid()
+    }
+
     /// The address at which the proxy accepts connections.
     pub(crate) fn address(&self) -> SocketAddr {
         self.proxy.address()

@@ -8,6 +8,7 @@
 mod balancing;
 mod bounds;
 mod causes;
+mod confined;
 mod connecting;
 mod connections;
 mod departed_clients;
