@@ -430,7 +430,8 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Applies an edit of the files, or prints why it is rejected and changes nothing.
+    /// Applies an edit of the files, or prints why it is rejected and changes nothing. What is printed is in the status
+    /// before, so that a command that follows a line finds the same.
     async fn edited(&mut self) {
         let read = documents::load(&self.options.files).and_then(|new| {
             let plan = documents::plan(self.options, &new, self.defaults, &self.plan)?;
@@ -442,8 +443,9 @@ impl<'a> MeshLifecycle<'a> {
                 let affected = self.affected(&plan);
                 self.refused_edit = None;
                 let lines = edit::changes(&self.objects, &edit::objects(&documents), &affected);
+                self.remember(edit::edit(false, lines.clone()));
+                self.publish();
                 lines.iter().for_each(|line| self.say(line));
-                self.remember(edit::edit(false, lines));
                 self.replacements.begin(&affected, Instant::now());
                 if let Err(error) = self.adopt(plan, &documents).await {
                     self.say(&format!("{}: edit again to try again", error.chain()));
@@ -451,10 +453,10 @@ impl<'a> MeshLifecycle<'a> {
             }
             Err(error) => {
                 let reason = error.chain();
-                self.say(&format!("edit refused, the last good state stays:\n{reason}"));
                 self.remember(edit::edit(true, reason.lines().map(str::to_owned).collect()));
-                self.refused_edit = Some(reason);
+                self.refused_edit = Some(reason.clone());
                 self.publish();
+                self.say(&format!("edit refused, the last good state stays:\n{reason}"));
             }
         }
     }
