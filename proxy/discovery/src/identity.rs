@@ -34,6 +34,9 @@ const ISSUE_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// The longest wait while there is no certificate. It is short because the proxy cannot serve without a certificate.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// While the wait before the next attempt is shorter than this, for about a second, a control plane that cannot be
+/// reached causes no warning.
+const SILENT_WAIT: Duration = Duration::from_millis(500);
 /// The longest wait while the current certificate is still valid.
 const LONGEST_WAIT_RENEWAL: Duration = Duration::from_secs(60);
 /// When to renew, as a share of the remaining life, and how much that share varies at random.
@@ -251,9 +254,15 @@ impl IdentityClient {
     }
 }
 
+/// A control plane that starts at the same time as the proxy, or restarts, is not worth a warning at once.
 fn warn(error: &IdentityError, wait: Duration) {
-    let cause = crate::chain(error);
-    tracing::warn!(error = cause, wait_ms = wait.as_millis(), "no certificate; trying again");
+    let (cause, wait_ms) = (crate::chain(error), wait.as_millis());
+    match error {
+        IdentityError::Connect(_) if wait < SILENT_WAIT => {
+            tracing::debug!(error = cause, wait_ms, "no certificate yet; trying again");
+        }
+        _ => tracing::warn!(error = cause, wait_ms, "no certificate; trying again"),
+    }
 }
 
 /// A new key, and a certificate request without a subject that proves possession of the key.
