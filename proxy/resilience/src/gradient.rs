@@ -22,6 +22,10 @@ const MIN_SAMPLES: u32 = 10;
 /// flight, because under load the lowest recent latency would rise with the load.
 const EPOCH: Duration = Duration::from_secs(30);
 
+/// The longest time with few requests in flight. Responses without an end, such as streams, keep so many in flight that
+/// nothing can be measured.
+const MEASURING: Duration = Duration::from_secs(1);
+
 /// If requests take more than this many times the best latency, the limit falls.
 const TOLERANCE: f64 = 1.5;
 
@@ -34,7 +38,7 @@ const SMOOTHING: f64 = 0.2;
 /// ```text
 ///        ┌── every window: limit × clamp(best × 1.5 / latency, 0.5..1) + √limit
 /// follow ┤
-///        └── every 30 s ──► measure: the lowest limit for a window ──► best = its latency
+///        └── every 30 s ──► measure: the lowest limit for a window, 1 s at most ──► best = its latency
 /// ```
 #[derive(Clone, Debug)]
 pub struct Gradient {
@@ -42,7 +46,8 @@ pub struct Gradient {
     window: Option<Window>,
     best_us: Option<f64>,
     epoch_end: Option<Instant>,
-    measuring: bool,
+    /// While the lowest latency is measured: when that ends at the latest.
+    measuring: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,19 +64,28 @@ impl Gradient {
     #[must_use]
     pub fn new(initial: u32) -> Self {
         let limit = f64::from(initial.clamp(MIN_LIMIT, MAX_LIMIT));
-        Self { limit, window: None, best_us: None, epoch_end: None, measuring: false }
+        Self { limit, window: None, best_us: None, epoch_end: None, measuring: None }
     }
 
     /// The current limit.
     #[must_use]
     pub fn limit(&self) -> u32 {
         // The limit is always between MIN_LIMIT and MAX_LIMIT, so the cast does not overflow.
-        if self.measuring { MIN_LIMIT } else { self.limit as u32 }
+        if self.measuring.is_some() { MIN_LIMIT } else { self.limit as u32 }
+    }
+
+    /// Ends a measurement that has taken too long. To be called now and then while requests wait. The lowest latency stays that of before.
+    pub fn end_measuring(&mut self, now: Instant) {
+        if self.measuring.is_some_and(|until| until <= now) {
+            self.measuring = None;
+            self.window = None;
+            self.epoch_end = Some(now + EPOCH);
+        }
     }
 
     /// To be called when a response has arrived after `latency`, while `under_way` requests were in flight.
     pub fn answered(&mut self, latency: Duration, under_way: u32, now: Instant) {
-        if self.measuring && under_way > MIN_LIMIT {
+        if self.measuring.is_some() && under_way > MIN_LIMIT {
             // More requests than wanted were in flight, so this latency is ignored.
             return;
         }
@@ -96,14 +110,13 @@ impl Gradient {
     fn close(&mut self, window: Window, now: Instant) {
         let latency_us = (window.sum_us / f64::from(window.samples)).max(1.0);
         let epoch_end = *self.epoch_end.get_or_insert(now + EPOCH);
-        if self.measuring {
+        if self.measuring.take().is_some() {
             self.best_us = Some(latency_us);
-            self.measuring = false;
             self.epoch_end = Some(now + EPOCH);
             return;
         }
         if now >= epoch_end {
-            self.measuring = true;
+            self.measuring = Some(now + MEASURING);
             return;
         }
         let best_us = self.best_us.map_or(latency_us, |best| best.min(latency_us));
@@ -171,5 +184,21 @@ mod tests {
         }
         assert_eq!(gradient.limit(), MIN_LIMIT);
         assert_eq!(Gradient::new(u32::MAX).limit(), MAX_LIMIT);
+    }
+
+    #[test]
+    fn a_measurement_among_requests_that_do_not_end_is_given_up() {
+        let (mut gradient, mut now) = (Gradient::new(100), Instant::now());
+        while gradient.limit() > MIN_LIMIT {
+            now += WINDOW;
+            (0..MIN_SAMPLES).for_each(|_| gradient.answered(Duration::from_millis(10), 90, now));
+        }
+        let begun = now;
+        for _ in 0..20 {
+            gradient.answered(Duration::from_millis(10), 90, now);
+            gradient.end_measuring(now);
+            now += WINDOW;
+        }
+        assert!(gradient.limit() >= 100, "{} after {:?}", gradient.limit(), now - begun);
     }
 }

@@ -1,6 +1,7 @@
 //! How endpoints are chosen and ejected, and how many requests they may have at a time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use leno_http::{HeaderLine, RequestView};
 use leno_resilience::{Full, Gate, Gradient, Permit};
 use leno_types::mesh::Distribution;
 use leno_types::traffic::{self, Balancing, Ejection, HashOn, Traffic, WorkerLimits};
+use tokio::time::sleep;
 
 /// The default number of requests on each near endpoint above which other endpoints are used, too. It is a few more
 /// than an endpoint has that is not overloaded.
@@ -21,6 +23,9 @@ const PENDING: u32 = 1_024;
 
 /// The initial value of an adaptive limit.
 const FIRST_LIMIT: u32 = 100;
+
+/// How often a request that waits for an adaptive limit checks whether a measurement has taken too long.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The statuses that count as a failure of the endpoint.
 const FAILED: std::ops::RangeInclusive<u16> = 500..=599;
@@ -38,10 +43,79 @@ pub(crate) struct EndpointPolicy {
     limits: WorkerLimits,
     ejection: Option<Ejection>,
     balancing: Option<Balancing>,
-    gate: Option<Rc<Gate>>,
-    gradient: Option<RefCell<Gradient>>,
+    bound: Option<Rc<Bound>>,
     /// The hash of the client workload's name.
     source: u64,
+}
+
+/// How many requests may be in progress. Policies that follow each other share it, so that requests which began under an
+/// earlier one are counted, and change the limit as the present one says.
+#[derive(Debug)]
+struct Bound {
+    gate: Rc<Gate>,
+    /// What adapts the limit, unless it is fixed.
+    gradient: RefCell<Option<Gradient>>,
+    pending: Cell<u32>,
+}
+
+impl Bound {
+    /// The bound that `limits` set, if any: the one of the policy before, `known`, with the new limits, or a new one.
+    fn of(limits: WorkerLimits, known: Option<Rc<Self>>) -> Option<Rc<Self>> {
+        let first = limits.requests.unwrap_or(FIRST_LIMIT).min(FIRST_LIMIT);
+        let gradient = limits.adaptive.then(|| Gradient::new(first));
+        let limit = gradient.as_ref().map(Gradient::limit).or(limits.requests)?;
+        let pending = limits.pending.unwrap_or(PENDING);
+        let Some(known) = known else {
+            let (gate, gradient) = (Gate::new(limit, pending), RefCell::new(gradient));
+            return Some(Rc::new(Self { gate, gradient, pending: Cell::new(pending) }));
+        };
+        known.gradient.replace(gradient);
+        known.pending.set(pending);
+        known.gate.set(limit, pending);
+        Some(known)
+    }
+
+    async fn enter(&self) -> Result<Permit, Full> {
+        if let Some(permit) = self.gate.try_enter() {
+            return Ok(permit);
+        }
+        if self.gradient.borrow().is_none() {
+            return self.gate.enter().await;
+        }
+        // This is boxed, so that requests that need not wait need no memory for it.
+        Box::pin(self.enter_adapted()).await
+    }
+
+    /// Waits for a permit, and meanwhile ends measurements that take too long: requests that wait are the only ones who
+    /// notice, if those in progress do not end.
+    async fn enter_adapted(&self) -> Result<Permit, Full> {
+        let mut entered = pin!(self.gate.enter());
+        loop {
+            tokio::select! {
+                biased;
+                entered = &mut entered => return entered,
+                () = sleep(LOOK) => {
+                    self.adapt(|gradient| gradient.end_measuring(leno_transport::now()));
+                }
+            }
+        }
+    }
+
+    fn answered(&self, latency: Duration, is_overload: bool) {
+        let under_way = self.gate.under_way();
+        self.adapt(|gradient| match is_overload {
+            true => gradient.dropped(),
+            false => gradient.answered(latency, under_way, leno_transport::now()),
+        });
+    }
+
+    /// Changes the limit, unless it is fixed.
+    fn adapt(&self, change: impl FnOnce(&mut Gradient)) {
+        let mut gradient = self.gradient.borrow_mut();
+        let Some(gradient) = gradient.as_mut() else { return };
+        change(gradient);
+        self.gate.set(gradient.limit(), self.pending.get());
+    }
 }
 
 impl EndpointPolicy {
@@ -49,23 +123,9 @@ impl EndpointPolicy {
     /// `before` are counted.
     pub(crate) fn new(traffic: &Traffic, before: Option<&Self>, source: &str) -> Self {
         let limits = traffic.limits.unwrap_or_default();
-        let first = limits.requests.unwrap_or(FIRST_LIMIT).min(FIRST_LIMIT);
-        let gradient = limits.adaptive.then(|| RefCell::new(Gradient::new(first)));
-        let limit = match &gradient {
-            Some(gradient) => Some(gradient.borrow().limit()),
-            None => limits.requests,
-        };
-        let pending = limits.pending.unwrap_or(PENDING);
-        let known = before.and_then(|before| before.gate.clone());
-        let gate = limit.map(|limit| match known {
-            Some(gate) => {
-                gate.set(limit, pending);
-                gate
-            }
-            None => Gate::new(limit, pending),
-        });
+        let bound = Bound::of(limits, before.and_then(|before| before.bound.clone()));
         let (ejection, balancing) = (traffic.ejection, traffic.balancing.clone());
-        Self { limits, ejection, balancing, gate, gradient, source: hash(source.as_bytes()) }
+        Self { limits, ejection, balancing, bound, source: hash(source.as_bytes()) }
     }
 
     /// Whether the policy was made from the same settings.
@@ -146,22 +206,17 @@ impl EndpointPolicy {
 
     /// Waits until the request is admitted among those in progress. `None` means that policy sets no limit.
     pub(crate) async fn enter(&self) -> Result<Option<Permit>, Full> {
-        match &self.gate {
-            Some(gate) => gate.enter().await.map(Some),
+        match &self.bound {
+            Some(bound) => bound.enter().await.map(Some),
             None => Ok(None),
         }
     }
 
     /// Records that a request was answered, or failed, after this time.
     pub(crate) fn answered(&self, latency: Duration, is_overload: bool) {
-        let (Some(gradient), Some(gate)) = (&self.gradient, &self.gate) else { return };
-        let mut gradient = gradient.borrow_mut();
-        if is_overload {
-            gradient.dropped();
-        } else {
-            gradient.answered(latency, gate.under_way(), leno_transport::now());
+        if let Some(bound) = &self.bound {
+            bound.answered(latency, is_overload);
         }
-        gate.set(gradient.limit(), self.limits.pending.unwrap_or(PENDING));
     }
 
     /// Whether a response does not contain the requested work, so that its latency says nothing: the endpoint failed,
@@ -195,4 +250,40 @@ pub(crate) fn cookie<'a>(request: RequestView<'a>, name: &Arc<str>) -> Option<&'
         let value = value.strip_prefix(b"=")?;
         (key.trim_ascii() == name.as_bytes()).then(|| value.trim_ascii())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(limits: WorkerLimits, before: Option<&EndpointPolicy>) -> EndpointPolicy {
+        EndpointPolicy::new(&Traffic { limits: Some(limits), ..Traffic::default() }, before, "web")
+    }
+
+    #[test]
+    fn requests_that_began_under_an_adaptive_limit_leave_a_fixed_one_alone() {
+        let adaptive = policy(WorkerLimits { adaptive: true, ..WorkerLimits::default() }, None);
+        let fixed = WorkerLimits { requests: Some(20), ..WorkerLimits::default() };
+        let fixed = policy(fixed, Some(&adaptive));
+        adaptive.answered(Duration::from_millis(10), true);
+        let gate = &fixed.bound.as_ref().unwrap().gate;
+        let permits: Vec<Permit> = std::iter::from_fn(|| gate.try_enter()).take(30).collect();
+        assert_eq!(permits.len(), 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_that_do_not_end_keep_a_measurement_open_for_a_second() {
+        let adaptive = policy(WorkerLimits { adaptive: true, ..WorkerLimits::default() }, None);
+        let gate = &adaptive.bound.as_ref().unwrap().gate;
+        let _streams: Vec<Permit> = std::iter::from_fn(|| gate.try_enter()).take(10).collect();
+        for _ in 0..400 {
+            tokio::time::advance(Duration::from_millis(100)).await;
+            (0..10).for_each(|_| adaptive.answered(Duration::from_millis(1), false));
+            if gate.try_enter().is_none() {
+                break;
+            }
+        }
+        assert!(gate.try_enter().is_none(), "it measures with fewer requests than the streams");
+        assert!(adaptive.enter().await.is_ok());
+    }
 }
