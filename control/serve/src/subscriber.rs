@@ -69,6 +69,19 @@ pub(crate) struct RefusedNames {
     pub(crate) refused: u64,
 }
 
+/// The longest name of a resource in bytes: a service with its namespace and port, or an instance, has some 330.
+const MAX_NAME: usize = 512;
+
+/// Notes that a name is to be answered as removed. Returns whether it is: a client that reads no responses may not have
+/// names collected without an end.
+fn answer_absent(gone: &mut BTreeSet<String>, name: String) -> bool {
+    let has_room = name.len() <= MAX_NAME && gone.len() < MAX_SUBSCRIPTIONS;
+    if has_room {
+        gone.insert(name);
+    }
+    has_room
+}
+
 #[derive(Default)]
 struct Policy {
     begun: bool,
@@ -294,9 +307,9 @@ impl Policy {
                 }
                 self.due = true;
                 self.absent = false;
-            } else if self.gone.len() < MAX_SUBSCRIPTIONS {
+            } else {
                 // Answered as removed, because a proxy must not see the policies of other workloads.
-                self.gone.insert(name);
+                answer_absent(&mut self.gone, name);
             }
         }
     }

@@ -7,7 +7,7 @@ use leno_types::ServiceName;
 use leno_types::mesh::{Resolution, Subject};
 use leno_wire::{ADDRESS_TYPE, MAX_SUBSCRIPTIONS, names, proto};
 
-use super::{RefusedNames, ResponseBatch, StreamKey};
+use super::{MAX_NAME, RefusedNames, ResponseBatch, StreamKey, answer_absent};
 use crate::encodings::{MAX_RESOURCE, ResourceValue};
 
 /// A batch ends once its resources have this many bytes. So a proxy that fetches many resources can start with the
@@ -69,7 +69,10 @@ impl AddressSubscriptions {
         stream: &StreamKey,
     ) -> RefusedNames {
         if !std::mem::replace(&mut self.begun, true) {
-            let versions = request.initial_resource_versions.into_iter().take(MAX_SUBSCRIPTIONS);
+            let is_short =
+                |(name, version): &(String, String)| name.len().max(version.len()) <= MAX_NAME;
+            let versions = request.initial_resource_versions.into_iter().filter(is_short);
+            let versions = versions.take(MAX_SUBSCRIPTIONS);
             let holding = |(name, version): (String, String)| {
                 (name.into(), HeldResource { version: Some(version.into()), subjects: 0 })
             };
@@ -87,7 +90,7 @@ impl AddressSubscriptions {
         let prefetched = request.resource_names_prefetch.into_iter().map(|name| (name, false));
         for (name, used) in used.chain(prefetched) {
             let Some(subject) = names::subject(&name) else {
-                self.gone.insert(name);
+                taken.refused += u64::from(!answer_absent(&mut self.gone, name));
                 continue;
             };
             if let Some(known) = self.asked.get_mut(&subject) {
@@ -100,7 +103,7 @@ impl AddressSubscriptions {
                 added.push(subject.clone());
             } else {
                 taken.refused += 1;
-                self.gone.insert(name);
+                answer_absent(&mut self.gone, name);
                 continue;
             }
             self.due.insert(subject);
@@ -113,7 +116,7 @@ impl AddressSubscriptions {
             taken.refused += 1;
             self.asked.remove(&subject);
             self.due.remove(&subject);
-            self.gone.insert(names::of_subject(&subject));
+            answer_absent(&mut self.gone, names::of_subject(&subject));
         }
         taken
     }

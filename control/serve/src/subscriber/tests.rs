@@ -97,6 +97,24 @@ impl Proxy {
 }
 
 #[test]
+fn names_that_a_client_asks_for_without_reading_answers_are_bounded() {
+    let state = state();
+    let mut proxy = Proxy::new(&state, "shop/web-0");
+    for round in 0..10 {
+        let names: Vec<String> =
+            (0..10_000).map(|nth| format!("no-subject-{round}-{nth}")).collect();
+        proxy.ask(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    }
+    proxy.ask(&[&"x".repeat(MAX_NAME + 1)], &[]);
+    let (came, went, _) = proxy.receive();
+    assert_eq!((came.len(), went.len()), (0, MAX_SUBSCRIPTIONS));
+    assert!(went.iter().all(|name| name.len() <= MAX_NAME));
+    // Later ones are answered again.
+    proxy.ask(&["no-subject"], &[]);
+    assert_eq!(proxy.receive().1, ["no-subject"]);
+}
+
+#[test]
 fn a_change_wakes_the_streams_that_asked_and_is_encoded_once() {
     let state = state();
     (1..=20).for_each(|number| apply(&state, &service(number, &[1])));
