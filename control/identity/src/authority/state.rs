@@ -154,10 +154,15 @@ impl AuthorityState {
         if next.revoked.len() >= MAX_REVOKED && !next.revoked.contains_key(&name) {
             return Err(RotationError::TooManyRevoked);
         }
+        // What an earlier revocation covers stays covered, although the clock may have been set back since.
+        let before = next.revoked.get(&name);
         let begin = i64::try_from(last_begin).unwrap_or(i64::MAX);
+        let begin = before.map_or(begin, |before| begin.max(before.last_not_before_unix_s));
         // Uses the longest lifetime, because a longer one than at present may have been configured when the
         // certificate was issued.
         let until_unix_s = now_unix_s + MAX_LIFETIME.as_secs();
+        let until_unix_s =
+            before.map_or(until_unix_s, |before| until_unix_s.max(before.until_unix_s));
         next.revoked
             .insert(name, IdentityRevocation { last_not_before_unix_s: begin, until_unix_s });
         Ok(next)
@@ -430,6 +435,8 @@ mod tests {
         let (begin, now) = (999_700, 1_000_000);
         let revoked = state.revoke(&web, begin, now).unwrap();
         assert_eq!(revoked.earliest_begin(&web), Some(begin + 1));
+        let set_back = revoked.revoke(&web, begin - 600, now - 600).unwrap();
+        assert_eq!(set_back, revoked, "a clock that was set back takes nothing back");
         let covers = |begin: u64| revoked.revocations().covers(&web, begin.try_into().unwrap());
         assert!(covers(begin) && !covers(begin + 1));
         let rotated = revoked.begin(signer("new"), now).unwrap().advance(now);
