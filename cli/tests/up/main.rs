@@ -448,6 +448,17 @@ fn a_mesh_outlives_that_its_state_cannot_be_written() {
 }
 
 #[test]
+fn the_objects_of_the_mesh_are_written_again_if_their_file_is_removed() {
+    let Some(mesh) = started() else { return };
+    let file = mesh.layout().state().join("state.yaml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    mesh.wait_for_line("state.yaml was removed; writing it again");
+    mesh.wait_for("the file", || std::fs::read_to_string(&file).is_ok_and(|now| now == before));
+    assert!(mesh.takes_traffic("web-0"));
+}
+
+#[test]
 fn an_edit_may_remove_everything_and_bring_it_back() {
     let Some(mut mesh) = started() else { return };
     // A file that is being written is empty for a moment. That must not end any workload.

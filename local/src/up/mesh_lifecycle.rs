@@ -165,22 +165,30 @@ impl<'a> MeshLifecycle<'a> {
         if let Some(report) = self.mesh.guard.revive() {
             self.say(&report);
         }
-        let layout = &self.mesh.layout;
-        for (path, is_record) in [(layout.record(), true), (layout.status(), false)] {
-            if self.unwritten || path.exists() {
-                continue;
-            }
-            self.say(&format!("{} was removed; writing it again", path.display()));
-            match is_record {
-                true => {
-                    if let Err(error) = self.mesh.record.borrow().write() {
-                        self.say(&error.chain());
-                    }
-                }
-                false => self.publish(),
-            }
+        if self.unwritten {
             return;
         }
+        let layout = &self.mesh.layout;
+        let (record, status, objects) = (layout.record(), layout.status(), self.objects_file());
+        let removed = |path: &PathBuf| !path.exists();
+        if removed(&record) {
+            self.say(&format!("{} was removed; writing it again", record.display()));
+            if let Err(error) = self.mesh.record.borrow().write() {
+                self.say(&error.chain());
+            }
+        } else if !self.rendered.is_empty() && removed(&objects) {
+            self.say(&format!("{} was removed; writing it again", objects.display()));
+            self.rendered.clear();
+            self.publish();
+        } else if removed(&status) {
+            self.say(&format!("{} was removed; writing it again", status.display()));
+            self.publish();
+        }
+    }
+
+    /// The file from which the control plane reads the objects of the mesh.
+    fn objects_file(&self) -> PathBuf {
+        self.mesh.layout.state().join("state.yaml")
     }
 
     /// Makes `plan` the running plan: ends instances that it does not have, starts new ones, and restarts changed
@@ -333,8 +341,7 @@ impl<'a> MeshLifecycle<'a> {
         if self.plan.meshed() || self.controller.is_some() {
             let rendered = self.plan.render(&ready);
             if rendered != self.rendered {
-                let path = layout.state().join("state.yaml");
-                record::write_atomically(&path, rendered.as_bytes(), 0o644)?;
+                record::write_atomically(&self.objects_file(), rendered.as_bytes(), 0o644)?;
                 self.rendered = rendered;
             }
         }
