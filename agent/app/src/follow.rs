@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod as Object};
 use leno_kube::{Api, Client, Event, Reflection, WatchReport, WatchSelection, watch};
 use tokio::sync::{mpsc, watch as tokio_watch};
+use tokio::time::{Instant, timeout_at};
 
 use crate::metrics::{Metrics, lock};
 use crate::pod::{NamespaceSettings, Pod};
@@ -22,7 +23,7 @@ use crate::pod::{NamespaceSettings, Pod};
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// Most pods that are cached. A kubelet runs 110 by default, and a thousand at most.
 const MAX_PODS: usize = 4096;
-/// Longest wait for the API server when the CNI plugin reports a pod that is not cached yet.
+/// Longest wait for the API server when the CNI plugin reports a pod that is not cached yet, or whose namespace is not.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 
 /// A namespace, and a name in it.
@@ -32,10 +33,8 @@ type Key = (String, String);
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     cached: Mutex<Reflection<Key, Pod>>,
-    /// The namespaces with settings for their pods.
-    namespaces: Mutex<Reflection<String, NamespaceSettings>>,
-    /// Whether all namespaces were listed once.
-    listed: tokio_watch::Sender<bool>,
+    /// All namespaces with their settings for pods, `None` for those that set nothing.
+    namespaces: tokio_watch::Sender<Reflection<String, Option<Box<NamespaceSettings>>>>,
 }
 
 impl Pods {
@@ -45,25 +44,41 @@ impl Pods {
         pods.into_iter().map(|pod| self.within(pod)).collect()
     }
 
+    /// The cached pod with this name, without the settings of its namespace.
     fn find(&self, namespace: &str, name: &str) -> Option<Pod> {
         let key = (namespace.to_owned(), name.to_owned());
-        let found = lock(&self.cached).values().get(&key).cloned();
-        found.map(|pod| self.within(pod))
+        lock(&self.cached).values().get(&key).cloned()
     }
 
-    /// The pod, with the settings of its namespace applied.
+    /// The pod, with the settings of its namespace applied. While its namespace is not cached, a pod without a sidecar counts
+    /// as unmeshed. Captured with the defaults, it would keep them, and datagrams that its namespace wants encrypted would be
+    /// sent in plaintext. When a namespace is reported, its pods are sent again.
     fn within(&self, pod: Pod) -> Pod {
-        let namespaces = lock(&self.namespaces);
-        let namespace = namespaces.values().get(&pod.namespace);
-        pod.within(namespace)
+        match self.namespaces.borrow().values().get(&pod.namespace) {
+            Some(settings) => pod.within(settings.as_deref()),
+            None => pod,
+        }
     }
 
-    /// Writes the names of the namespaces in node mode to a file, unless the file already has these names.
+    /// Applies an event of the watch of namespaces.
+    fn take_namespace(&self, event: Event<Namespace>) {
+        self.namespaces.send_modify(|namespaces| {
+            namespaces.take(event, |object| {
+                let settings = NamespaceSettings::new(&object.metadata).map(Box::new);
+                (object.metadata.name.unwrap_or_default(), Some(settings))
+            });
+        });
+    }
+
+    /// Writes the names of the namespaces whose pods must not start without the agent to a file, unless the file already has
+    /// these names.
     fn note(&self, file: &Path) -> io::Result<()> {
         let text: String = {
-            let namespaces = lock(&self.namespaces);
-            let in_node_mode = namespaces.values().iter().filter(|(_, own)| own.is_node());
-            in_node_mode.map(|(name, _)| format!("{name}\n")).collect()
+            let namespaces = self.namespaces.borrow();
+            let needs = |own: &NamespaceSettings| own.needs_agent();
+            let all = namespaces.values().iter();
+            let noted = all.filter(|(_, own)| own.as_deref().is_some_and(needs));
+            noted.map(|(name, _)| format!("{name}\n")).collect()
         };
         if fs::read_to_string(file).is_ok_and(|noted| noted == text) {
             return Ok(());
@@ -110,39 +125,50 @@ pub(crate) struct PodSource {
 }
 
 impl PodSource {
-    /// Finds a pod that is being started, in the cache or else with the API server. `None` if there is no such
-    /// pod.
+    /// Finds a pod that is being started, in the cache or else with the API server, and applies the settings of its
+    /// namespace. `None` if there is no such pod.
     ///
     /// # Errors
-    /// When the API server does not answer in time.
+    /// When the API server does not answer in time, or the namespace of a pod without a sidecar is not known in time.
     pub(crate) async fn pod(
         &self,
         namespace: &str,
         name: &str,
         uid: Option<&str>,
     ) -> Result<Option<Pod>, String> {
-        let mut listed = self.pods.listed.subscribe();
-        let waited = tokio::time::timeout(ASK_LIMIT, listed.wait_for(|listed| *listed)).await;
-        // The inner result is never an error, because `self.pods` holds the sender.
-        if !waited.is_ok_and(|waited| waited.is_ok()) {
-            return Err(format!("the namespaces have not been listed for {ASK_LIMIT:?}"));
-        }
+        let deadline = Instant::now() + ASK_LIMIT;
         // Pods of a StatefulSet reuse names. A different uid means that it is another pod.
-        if let Some(pod) = self.pods.find(namespace, name)
-            && uid.is_none_or(|uid| uid == pod.uid)
-        {
-            return Ok(Some(pod));
+        let cached = self.pods.find(namespace, name);
+        let cached = cached.filter(|pod| uid.is_none_or(|uid| uid == pod.uid));
+        let pod = match cached {
+            Some(pod) => pod,
+            None => {
+                let api = Api::<Object>::namespaced(self.client.clone(), namespace);
+                match timeout_at(deadline, api.get_opt(name)).await {
+                    Ok(Ok(Some(object))) => Pod::new(&object),
+                    Ok(Ok(None)) => return Ok(None),
+                    Ok(Err(error)) => return Err(leno_program::chain(&error)),
+                    Err(_late) => {
+                        return Err(format!("the API server has not answered for {ASK_LIMIT:?}"));
+                    }
+                }
+            }
+        };
+        if pod.mode.is_some() {
+            let mut namespaces = self.pods.namespaces.subscribe();
+            let is_cached = namespaces.wait_for(|all| all.values().contains_key(namespace));
+            // The inner result is never an error, because `self.pods` holds the sender.
+            if !timeout_at(deadline, is_cached).await.is_ok_and(|cached| cached.is_ok()) {
+                return Err(format!(
+                    "the settings of its namespace are not known after {ASK_LIMIT:?}"
+                ));
+            }
         }
-        let api = Api::<Object>::namespaced(self.client.clone(), namespace);
-        match tokio::time::timeout(ASK_LIMIT, api.get_opt(name)).await {
-            Ok(Ok(found)) => Ok(found.as_ref().map(|object| self.pods.within(Pod::new(object)))),
-            Ok(Err(error)) => Err(leno_program::chain(&error)),
-            Err(_late) => Err(format!("the API server has not answered for {ASK_LIMIT:?}")),
-        }
+        Ok(Some(self.pods.within(pod)))
     }
 
     /// Watches the namespaces until the receiver is dropped. When a namespace changes, its pods are sent to
-    /// `changed`. The names of the namespaces in node mode are written to the file `note` for the CNI plugin.
+    /// `changed`. The names of those whose pods must not start without the agent are written to the file `note` for the CNI plugin.
     pub(crate) async fn follow_namespaces(self, changed: mpsc::Sender<PodChange>, note: PathBuf) {
         let selection = WatchSelection { longest_wait: LONGEST_WAIT, ..WatchSelection::default() };
         let mut reports = pin!(watch(Api::<Namespace>::all(self.client.clone()), selection));
@@ -160,16 +186,9 @@ impl PodSource {
                 Event::Apply(object) => (object.metadata.name.clone(), false),
                 event => (None, matches!(event, Event::InitDone)),
             };
-            lock(&self.pods.namespaces).take(event, |object| {
-                let settings = NamespaceSettings::new(&object.metadata);
-                (object.metadata.name.unwrap_or_default(), settings)
-            });
-            if listed {
-                self.pods.listed.send_replace(true);
-            }
-            if *self.pods.listed.borrow()
-                && let Err(error) = self.pods.note(&note)
-            {
+            self.pods.take_namespace(event);
+            let is_complete = self.pods.namespaces.borrow().is_complete();
+            if is_complete && let Err(error) = self.pods.note(&note) {
                 tracing::warn!(%error, file = %note.display(), "cannot be written");
             }
             if name.is_none() && !listed {
@@ -186,8 +205,12 @@ impl PodSource {
     }
 
     /// Watches the node's pods until the receiver is dropped. Sends each meshed pod of an event. A full channel
-    /// delays the watch.
+    /// delays the watch. The watch begins when the namespaces are listed, so that all pods of its list are sent with the
+    /// settings of their namespaces before [`PodChange::Listed`].
     pub(crate) async fn follow(self, changed: mpsc::Sender<PodChange>) {
+        let mut namespaces = self.pods.namespaces.subscribe();
+        // Never an error, because `self.pods` holds the sender.
+        let _listed = namespaces.wait_for(Reflection::is_complete).await.is_ok();
         let fields = format!("spec.nodeName={}", self.node);
         let selection =
             WatchSelection { fields, longest_wait: LONGEST_WAIT, ..WatchSelection::default() };
@@ -262,14 +285,86 @@ mod tests {
         assert_eq!(pods.find("n", "p0").unwrap().uid, "another", "a cached pod is still replaced");
     }
 
+    fn namespace(name: &str, annotations: &str) -> Namespace {
+        let text = format!(r#"{{"metadata":{{"name":"{name}","annotations":{{{annotations}}}}}}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// A pod that is in node mode by its own label and annotation.
+    fn pod_in_node_mode() -> Pod {
+        let text = r#"{"metadata":{"name":"web","namespace":"n","uid":"u","labels":{"leno.dev/inject":"enabled"},
+            "annotations":{"leno.dev/mode":"node"}},"spec":{"containers":[{"name":"web"}]}}"#;
+        Pod::new(&serde_json::from_str(text).unwrap())
+    }
+
+    const SETTINGS: &str =
+        r#""leno.dev/udp":"enabled","leno.dev/capture":"ebpf","leno.dev/share":"workload""#;
+
+    /// Regression: it was captured with the defaults, without datagrams, and kept that.
+    #[test]
+    fn a_pod_in_node_mode_is_unmeshed_until_the_settings_of_its_namespace_are_known() {
+        let pods = Pods::default();
+        pods.take(Event::Apply(pod_in_node_mode()));
+        let own = || pods.all().remove(0);
+        assert!(!own().meshed && changes(own()).is_none());
+        // The namespace was created after the list.
+        for event in [Event::Init, Event::InitApply(namespace("other", "")), Event::InitDone] {
+            pods.take_namespace(event);
+        }
+        assert!(!own().meshed);
+        pods.take_namespace(Event::Apply(namespace("n", SETTINGS)));
+        let known = own();
+        assert!(known.meshed);
+        assert_eq!(known.group.as_deref(), Some("workload.n.web"));
+        assert_eq!(known.datagrams, Some(Ok(leno_types::Datagrams::Enabled)));
+        assert!(known.capture.is_some());
+        // While the list is repeated, the namespaces of before are still known.
+        pods.take_namespace(Event::Init);
+        assert_eq!(own(), known);
+        pods.take_namespace(Event::InitApply(namespace("n", "")));
+        pods.take_namespace(Event::InitDone);
+        assert!(own().meshed && own().datagrams.is_none(), "the namespace sets nothing now");
+    }
+
+    #[test]
+    fn pods_of_namespaces_that_ask_for_a_capture_need_the_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("note");
+        let pods = Pods::default();
+        for (name, annotations) in [
+            ("all", r#""leno.dev/udp":"all""#),
+            ("ebpf", r#""leno.dev/capture":"ebpf""#),
+            ("misspelt", r#""leno.dev/udp":"al""#),
+            ("node", r#""leno.dev/mode":"node""#),
+            ("off", r#""leno.dev/udp":"off","leno.dev/share":"node""#),
+            ("plain", ""),
+        ] {
+            let mut namespace = namespace(name, annotations);
+            let labels = [("leno.dev/inject".to_owned(), "enabled".to_owned())];
+            namespace.metadata.labels = (name == "node").then(|| labels.into());
+            pods.take_namespace(Event::Apply(namespace));
+        }
+        pods.note(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "all\nebpf\nmisspelt\nnode\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_starting_pod_waits_for_the_settings_of_its_namespace() {
+        let cluster = crate::run::tests::cluster();
+        cluster.pods.take(Event::Apply(pod_in_node_mode()));
+        let ask = async || cluster.pod("n", "web", Some("u")).await;
+        assert!(ask().await.unwrap_err().contains("the settings of its namespace are not known"));
+        let (starts, ()) = tokio::join!(ask(), async {
+            tokio::time::sleep(ASK_LIMIT / 2).await;
+            cluster.pods.take_namespace(Event::Apply(namespace("n", SETTINGS)));
+        });
+        let pod = starts.unwrap().unwrap();
+        assert_eq!(pod.datagrams, Some(Ok(leno_types::Datagrams::Enabled)));
+    }
+
     #[tokio::test]
     async fn listed_is_sent_after_all_pods() {
-        let cluster = PodSource {
-            client: leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap(),
-            node: "n1".to_owned(),
-            pods: Arc::default(),
-            metrics: Arc::default(),
-        };
+        let cluster = crate::run::tests::cluster();
         let object: Object = serde_json::from_str(
             r#"{"metadata":{"name":"web","namespace":"n","uid":"u"},
                 "spec":{"containers":[{"name":"leno-proxy"}]}}"#,

@@ -83,9 +83,13 @@ pub(crate) struct NamespaceSettings {
 }
 
 impl NamespaceSettings {
-    /// Whether its pods are in node mode by default.
-    pub(crate) fn is_node(&self) -> bool {
+    /// Whether its pods must not start while it is not known whether they are in node mode: they are by default, or those that
+    /// are must not be without the capture that the namespace asks for.
+    pub(crate) fn needs_agent(&self) -> bool {
+        let carries = |datagrams: &Result<Datagrams, _>| *datagrams != Ok(Datagrams::Off);
         PodMode::default().is_node(self.mode)
+            || self.capture.is_some()
+            || self.datagrams.as_ref().is_some_and(carries)
     }
 
     /// The settings of a namespace; `None` if it sets nothing.

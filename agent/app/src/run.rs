@@ -281,4 +281,4 @@ fn installation(node: &NodeFlags) -> Option<Installation> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

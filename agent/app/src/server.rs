@@ -98,29 +98,25 @@ async fn decide(
     cluster: &PodSource,
     (keeper, flows): NodeServices,
 ) -> Result<Option<String>, String> {
-    let (namespace, name, uid) = (&request.namespace, &request.pod, request.uid.as_deref());
     if request.command == CniCommand::Del {
         let Some(uid) = request.uid else { return Ok(None) };
         blocking(move || keeper.delete(&uid, &request.container)).await;
         return Ok(None);
     }
-    let known = match cluster.pod(namespace, name, uid).await {
-        Ok(Some(pod)) => Some(pod),
-        // The plugin has seen from the pod's volumes that it has a proxy, which is enough to capture it.
-        _ if request.has_proxy == Some(true) => assumed(&request),
-        Err(why) if request.has_proxy.is_none() => {
-            return Err(format!("whether it has a proxy is not known: {why}"));
-        }
-        Ok(None) | Err(_) => None,
-    };
-    let Some(mut pod) = known.filter(|pod| pod.meshed) else { return Ok(None) };
+    if request.command == CniCommand::Check
+        && let Some(uid) = &request.uid
+        && is_captured(&keeper, uid.clone()).await
+    {
+        return Ok(None);
+    }
+    let found = find_pod(&request, cluster).await?;
+    let Some(mut pod) = found.filter(|pod| pod.meshed) else { return Ok(None) };
     // The uid that the runtime passes is the kubelet's, after which the node's directories are named.
     if let Some(uid) = request.uid {
         pod.uid = uid;
     }
     if request.command == CniCommand::Check {
-        let uid = pod.uid;
-        let captured = blocking(move || keeper.is_captured(&uid)).await;
+        let captured = is_captured(&keeper, pod.uid).await;
         return captured.then_some(None).ok_or_else(|| "it is not captured".to_owned());
     }
     let netns = request.netns.ok_or("the runtime names no network namespace")?;
@@ -137,35 +133,74 @@ async fn decide(
     Ok(Some(backend.to_string()))
 }
 
-/// A pod that the API server has not reported. The plugin has seen from its volumes that it has a proxy. Its other
-/// properties are assumed.
-fn assumed(request: &PluginRequest) -> Option<Pod> {
-    Some(Pod {
-        namespace: request.namespace.clone(),
-        name: request.pod.clone(),
-        uid: request.uid.clone()?,
-        workload: request.pod.clone(),
-        meshed: true,
-        own_network: true,
-        has_node_proxies: false,
-        flows: None,
-        flow_budget: None,
-        ended: false,
-        capture: None,
-        datagrams: None,
-        own_users: false,
-        sysctls: false,
-        account: "default".to_owned(),
-        mode: None,
-        share: None,
-        promotion: None,
-        namespace_promotion: None,
-        probes: String::new(),
-        group: None,
-    })
+/// Whether a pod is captured.
+async fn is_captured(keeper: &Arc<Keeper>, uid: String) -> bool {
+    let keeper = Arc::clone(keeper);
+    blocking(move || keeper.is_captured(&uid)).await
+}
+
+/// The pod of a request, with the settings by which it is captured. `None` if there is no such pod, or if it may start
+/// although nothing is known of it.
+///
+/// # Errors
+/// Why it is not known how to capture a pod that has a proxy. It must not start then: captured in another way than its
+/// settings say, it would keep that, and datagrams that they want encrypted would leave in plaintext. The kubelet tries the pod
+/// again.
+async fn find_pod(request: &PluginRequest, cluster: &PodSource) -> Result<Option<Pod>, String> {
+    let (namespace, name) = (&request.namespace, &request.pod);
+    let found = cluster.pod(namespace, name, request.uid.as_deref()).await;
+    let refused = match (found, request.has_proxy) {
+        // The plugin has seen from the pod's volumes that it has a proxy.
+        (Ok(None), Some(true)) => "the API server has no such pod".to_owned(),
+        (Ok(found), _) => return Ok(found),
+        (Err(why), Some(false)) => {
+            // It may be in node mode by its own label, which its volumes do not show. Then it is captured once it is known.
+            let pod = format!("{namespace}/{name}");
+            tracing::warn!(pod, why, "starts although it is not known whether it is in the mesh");
+            return Ok(None);
+        }
+        (Err(why), Some(true) | None) => why,
+    };
+    // While the API server is gone, the pod's events do not show this.
+    tracing::warn!(pod = format!("{namespace}/{name}"), why = refused, "must not start yet");
+    Err(format!("it is not known how to capture it: {refused}"))
 }
 
 /// Runs blocking work, such as loading kernel programs or running commands, on another thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("captures do not panic")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::tests::{cluster, keeper_of_one};
+
+    /// Regression: the capture of such a pod was assumed to be the default, without datagrams, and was not corrected later.
+    #[tokio::test]
+    async fn a_pod_with_a_proxy_does_not_start_while_the_api_server_does_not_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let keeper = Arc::new(keeper_of_one(folder.path()));
+        let ask = async |command, has_proxy| {
+            let request = PluginRequest {
+                command,
+                container: "sandbox".into(),
+                netns: Some("/nonexistent".into()),
+                namespace: "shop".into(),
+                pod: "web-0".into(),
+                uid: Some("u".into()),
+                has_proxy,
+            };
+            decide(request, &cluster(), (Arc::clone(&keeper), Arc::default())).await
+        };
+        for (has_proxy, starts) in [(Some(true), false), (None, false), (Some(false), true)] {
+            let answer = ask(CniCommand::Add, has_proxy).await;
+            assert_eq!(answer.is_ok(), starts, "{has_proxy:?}: {answer:?}");
+            if let Err(why) = answer {
+                assert!(why.contains("it is not known how to capture it"), "{why}");
+            }
+        }
+        assert!(keeper.failures().is_empty(), "no capture was tried");
+        assert_eq!(ask(CniCommand::Del, Some(true)).await, Ok(None), "a pod can always end");
+    }
 }

@@ -1,18 +1,20 @@
-//! Tests the real agent with a real API server and etcd, through two kinds of outages: the connection to the
-//! server is cut, and the server restarts.
+//! Tests the real agent with a real API server and etcd, through kinds of outages: the connection to the server is cut,
+//! the server restarts, and the agent may not read the namespaces.
 //!
 //! Needs `CLUSTER_KUBE` (`scripts/cluster.sh api`). Without the variable, the test reports that it is skipped, or
 //! fails if `LENO_REQUIRE` contains `kubernetes`. The agent has no capability here, so it captures no pod and does
 //! not change the machine.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use leno_charts::{NAMESPACE, Values};
+use leno_cni::protocol::{CniCommand, PluginRequest, ask};
 use leno_testkit_api::objects::pod;
 use leno_testkit_api::{Relay, TestApiServer, binary, until};
 use serde_json::{Value, json};
@@ -20,10 +22,14 @@ use serde_json::{Value, json};
 /// The name of the agent's node.
 const NODE: &str = "n1";
 
+/// Longest wait for an answer to the CNI plugin.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
 /// A running agent. Dropping this kills it.
 struct Agent {
     child: Child,
-    log: std::path::PathBuf,
+    socket: PathBuf,
+    log: PathBuf,
 }
 
 impl Agent {
@@ -48,7 +54,22 @@ impl Agent {
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        Self { child, log }
+        Self { child, socket: directory.join("state/agent.sock"), log }
+    }
+
+    /// Why a pod of the shop may not start; `None` if it may. The plugin has seen from the pod's volumes whether it has a
+    /// proxy.
+    fn refuses(&self, pod: &str, has_proxy: Option<bool>) -> Option<String> {
+        let request = PluginRequest {
+            command: CniCommand::Add,
+            container: "sandbox".to_owned(),
+            netns: Some("/nonexistent".into()),
+            namespace: "shop".to_owned(),
+            pod: pod.to_owned(),
+            uid: None,
+            has_proxy,
+        };
+        ask(&self.socket, &request, ANSWER_LIMIT).unwrap().error
     }
 
     async fn page(&self, path: &str) -> String {
@@ -70,13 +91,19 @@ impl Agent {
         self.page("/metrics").await.contains("\nleno_agent_pods_followed 1\n")
     }
 
-    /// The meshed pods that the agent has cached.
-    async fn pods(&self) -> BTreeSet<String> {
+    /// The meshed pods that the agent has cached, each with the capture that it asks for.
+    async fn captures(&self) -> BTreeMap<String, String> {
         let answer = self.page("/captures").await;
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         let page: Value = serde_json::from_str(body).unwrap();
+        let text = |pod: &Value, field: &str| pod[field].as_str().unwrap().to_owned();
         let pods = page["pods"].as_array().unwrap().iter();
-        pods.map(|pod| pod["name"].as_str().unwrap().to_owned()).collect()
+        pods.map(|pod| (text(pod, "name"), text(pod, "asks"))).collect()
+    }
+
+    /// The meshed pods that the agent has cached.
+    async fn pods(&self) -> BTreeSet<String> {
+        self.captures().await.into_keys().collect()
     }
 
     async fn sees(&self, names: &[&str]) {
@@ -176,4 +203,53 @@ async fn an_outage_costs_no_list_and_a_restart_of_the_api_server_one() {
     agent.sees(&["first", "second"]).await;
     until("pods are followed", async || agent.follows().await.then_some(())).await;
     assert_eq!(whole_reads(&bed), 2, "all pods were read once more");
+}
+
+/// Regression: a pod in node mode by its own label was captured with the defaults while its namespace was not known, without
+/// the datagrams and the capture that the namespace asks for, and it kept that. A pod with a sidecar was while the API server
+/// did not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_pod_is_captured_before_its_settings_are_known() {
+    let Some(kube) = binary() else { return };
+    let bed = TestApiServer::start(&kube).await;
+    let token = cluster(&bed).await;
+    let relay = Relay::start(bed.port).await;
+    let kubeconfig = bed.kubeconfig("agent.kubeconfig", relay.port, &token);
+    let shop = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+    bed.merge(shop, json!({"metadata": {"annotations": {"leno.dev/capture": "nftables"}}})).await;
+    let mut own = of_node("own", NODE);
+    own["spec"].as_object_mut().unwrap().remove("initContainers");
+    own["metadata"]["labels"]["leno.dev/inject"] = json!("enabled");
+    own["metadata"]["annotations"] = json!({"leno.dev/mode": "node"});
+    bed.apply(own).await;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "leno-agent"}});
+    let rules = bed.get(role.clone()).await.unwrap().data["rules"].clone();
+    let of_others = |rule: &&Value| rule["resources"] != json!(["namespaces"]);
+    let fewer: Vec<&Value> = rules.as_array().unwrap().iter().filter(of_others).collect();
+    bed.merge(role.clone(), json!({"rules": fewer})).await;
+
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::start(directory.path(), &kubeconfig);
+    until("namespaces are refused", async || {
+        let log = std::fs::read_to_string(&agent.log).unwrap();
+        log.contains("namespaces cannot be followed").then_some(())
+    })
+    .await;
+    let why = agent.refuses("own", None).unwrap();
+    assert!(why.contains("the settings of its namespace are not known"), "{why}");
+    assert_eq!(agent.captures().await, BTreeMap::new());
+    assert!(!agent.page("/ready").await.starts_with("HTTP/1.1 200"));
+    bed.merge(role, json!({"rules": rules})).await;
+    agent.sees(&["own"]).await;
+    assert_eq!(agent.captures().await["own"], "nftables");
+
+    relay.open(false);
+    until("the cut is noticed", async || (!agent.follows().await).then_some(())).await;
+    let why = agent.refuses("later", Some(true)).unwrap();
+    assert!(why.contains("it is not known how to capture it"), "{why}");
+    // A cached pod needs no API server. Without capabilities it cannot be captured, which is another reason.
+    let why = agent.refuses("own", None).unwrap();
+    assert!(why.contains("its network namespace"), "{why}");
+    assert_eq!(agent.refuses("plain", Some(false)), None);
 }

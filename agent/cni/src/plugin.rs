@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | has the volume | its answer decides | fails after [`PATIENCE`] and the wait for the last answer; the kubelet retries |
 //! | has no such volume | its answer decides (the proxy may have been written by hand) | passes at once |
-//! | has no such volume, and its namespace is in node mode ([`NODE_MODE`]) | its answer decides | fails as in the first row |
+//! | has no such volume, and its namespace is in [`NODE_MODE`] | its answer decides | fails as in the first row |
 //! | has no readable directory | its answer decides | fails, except in the `exempt` namespaces |
 
 use std::collections::HashMap;
@@ -26,8 +26,8 @@ use crate::protocol::{CniCommand, PluginAnswer, PluginRequest, SOCKET, ask};
 /// The name of a volume that every injected proxy has.
 pub const VOLUME: &str = "leno-token";
 
-/// The file beside the agent's socket that lists the namespaces whose pods are in node mode, one per line. It
-/// stays when the agent ends.
+/// The file beside the agent's socket that lists namespaces, one per line. Their pods are in node mode by default, or those that
+/// are must be captured as the namespace asks (`leno.dev/udp`, `leno.dev/capture`). It stays when the agent ends.
 pub const NODE_MODE: &str = "node-mode";
 
 /// The supported versions of the CNI specification, which are those with chained plugins. The result of earlier
@@ -254,7 +254,7 @@ fn request(
     let uid = argument("K8S_POD_UID");
     let seen = uid.as_deref().and_then(|uid| has_proxy(&configuration.kubelet, uid));
     // The volumes of a pod do not show whether it has a node proxy, so the agent's answer decides.
-    let seen = seen.filter(|seen| *seen || !is_in_node_mode(&configuration.socket, &namespace));
+    let seen = seen.filter(|seen| *seen || !may_be_in_node_mode(&configuration.socket, &namespace));
     let exempt = configuration.exempt.contains(&namespace);
     Some(PluginRequest {
         command,
@@ -277,8 +277,8 @@ fn resolved(file: &Path) -> PathBuf {
     }
 }
 
-/// Whether pods of a namespace are in node mode, according to the agent's file beside its socket.
-fn is_in_node_mode(socket: &Path, namespace: &str) -> bool {
+/// Whether pods of a namespace may be in node mode, according to the agent's file beside its socket.
+fn may_be_in_node_mode(socket: &Path, namespace: &str) -> bool {
     let noted = std::fs::read_to_string(socket.with_file_name(NODE_MODE)).unwrap_or_default();
     noted.lines().any(|line| line == namespace)
 }

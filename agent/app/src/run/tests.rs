@@ -9,7 +9,7 @@ use super::*;
 use crate::admin::wanted;
 
 /// A keeper of a node on which one process of the pod `u` runs, in a namespace of its own.
-fn keeper_of_one(folder: &Path) -> Keeper {
+pub(crate) fn keeper_of_one(folder: &Path) -> Keeper {
     let cgroup = folder.join("cgroup/pids/kubepods/podu");
     fs::create_dir_all(&cgroup).unwrap();
     fs::write(cgroup.join("cgroup.procs"), "1\n").unwrap();
@@ -35,7 +35,8 @@ fn keeper_of_one(folder: &Path) -> Keeper {
     Keeper::new(host, report, records, Arc::default())
 }
 
-fn cluster() -> PodSource {
+/// The source of pods of a node whose API server does not answer.
+pub(crate) fn cluster() -> PodSource {
     PodSource {
         client: leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap(),
         node: "n1".to_owned(),
