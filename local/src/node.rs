@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use leno_handover::{Channel, KubeletProbes, MAX_MEMBERS, Member};
 use leno_supervise::{
     Cgroup, DepartedMember, Group as Process, JoiningMember, MemberEvent, NodeProxyHost,
-    RunningProcess, StopStage,
+    RunningProcess, StopStage, group_key,
 };
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
@@ -99,7 +99,7 @@ impl NodeProxyGroup {
         let groups = &mesh.groups;
         let mut number = 0_u32;
         let name = loop {
-            let name = key(share, number);
+            let name = group_key(share, number);
             match groups.running.borrow().get(&name).and_then(Weak::upgrade) {
                 Some(group) if group.revision < groups.revision() => break name,
                 Some(group) if takes(&group.members.borrow(), instance) => {
@@ -309,12 +309,6 @@ impl NodeProxyGroup {
     }
 }
 
-/// The key of the group `number` of a share. One process has a maximum number of members, so a share may need
-/// several groups.
-fn key(share: &str, number: u32) -> String {
-    if number == 0 { share.to_owned() } else { format!("{share}.{number}") }
-}
-
 /// Whether a group with these members has room for the instance. Every member counts, because all join the next
 /// process at once if the present one ends.
 fn takes(members: &BTreeSet<InstanceName>, instance: &InstanceName) -> bool {
@@ -393,6 +387,5 @@ mod tests {
         assert!(takes(&members, &name(MAX_MEMBERS)));
         members.insert(name(MAX_MEMBERS));
         assert!(!takes(&members, &name(200)) && takes(&members, &name(0)));
-        assert_eq!([key("node", 0), key("node", 2)], ["node", "node.2"]);
     }
 }

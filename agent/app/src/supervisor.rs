@@ -34,7 +34,7 @@ use leno_handover::{
 };
 use leno_supervise::{
     DepartedMember, Error, Group, JoiningMember, MemberEvent, NodeProxyHost, ProcessCredentials,
-    Promotion, PromotionRules, RunningProcess, StopStage, SuccessionTurns, Tether,
+    Promotion, PromotionRules, RunningProcess, StopStage, SuccessionTurns, Tether, group_key,
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
@@ -722,7 +722,7 @@ impl ServedPodTable {
     fn enter(&mut self, name: &str) -> String {
         let mut number = 0_u32;
         loop {
-            let key = if number == 0 { name.to_owned() } else { format!("{name}.{number}") };
+            let key = group_key(name, number);
             match self.groups.get_mut(&key) {
                 Some((_, members)) if *members >= MAX_MEMBERS => number = number.saturating_add(1),
                 Some((_, members)) => {

@@ -34,6 +34,6 @@ pub use heartbeat::{Hang, deaf, is_stopped};
 pub use keep_running::{Condemned, LifeEvent, RestartRules, StopStage, keep_running};
 pub use process::{RunningProcess, Tether, after, describe, status_field};
 pub use promotion::{Promotion, PromotionRules};
-pub use share::ProcessSharing;
+pub use share::{ProcessSharing, group_key, is_key_of};
 pub use turns::{SuccessionTurn, SuccessionTurns};
 pub use watchdog::{HungProcesses, Watchdog};

@@ -45,3 +45,39 @@ impl ProcessSharing {
         }
     }
 }
+
+/// Separates the name of a group from its number. No name of a namespace, service account or pod contains it, so no key is also
+/// the name of another group.
+const NUMBERED: char = '+';
+
+/// The key of the group with this name and number. A process serves a bounded number of members, so several groups may have the
+/// same name.
+#[must_use]
+pub fn group_key(name: &str, number: u32) -> String {
+    if number == 0 { name.to_owned() } else { format!("{name}{NUMBERED}{number}") }
+}
+
+/// Whether a group with this key has this name.
+#[must_use]
+pub fn is_key_of(key: &str, name: &str) -> bool {
+    key.split(NUMBERED).next() == Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: pods of two identities shared a process.
+    #[test]
+    fn no_two_names_of_groups_have_a_key_in_common() {
+        let instance = InstanceName::new("n", "web-0").unwrap();
+        let [web, other] = ["web", "web.1"]
+            .map(|account| ProcessSharing::ServiceAccount.group(&instance, account));
+        for number in 0..3 {
+            let key = group_key(&web, number);
+            assert!(is_key_of(&key, &web) && !is_key_of(&key, &other), "{key}");
+            assert!((0..3).all(|number| group_key(&other, number) != key), "{key}");
+            assert!(!is_key_of(&group_key(&other, number), &web));
+        }
+    }
+}

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_handover::{CpuUse, PlacedPod};
-use leno_supervise::{ProcessSharing, Promotion, PromotionRules};
+use leno_supervise::{ProcessSharing, Promotion, PromotionRules, is_key_of};
 
 use super::{OwnEnding, ServedPod, ServedPodTable, SharedPods, join, leave};
 
@@ -159,7 +159,7 @@ pub(super) fn go(served: &SharedPods, uid: &str) {
             false => pod.pod.group.clone(),
         };
         // The pod is already in the right group, or it is not moved because this supervisor is ending.
-        if ending != OwnEnding::No || is_of(&pod.group, &name) {
+        if ending != OwnEnding::No || is_key_of(&pod.group, &name) {
             pod.settle();
             return;
         }
@@ -237,14 +237,7 @@ impl ServedPod {
     /// Sets whether the pod is promoted, according to its present group.
     pub(super) fn settle(&mut self) {
         let own = self.own_group();
-        let promoted = own != self.pod.group && is_of(&self.group, &own);
+        let promoted = own != self.pod.group && is_key_of(&self.group, &own);
         self.promotion.is_in(promoted, Instant::now());
     }
-}
-
-/// Whether `key` is a key of the group `name` (see `ServedPodTable::enter`).
-fn is_of(key: &str, name: &str) -> bool {
-    let Some(rest) = key.strip_prefix(name) else { return false };
-    let number = rest.strip_prefix('.').and_then(|number| number.parse::<u32>().ok());
-    rest.is_empty() || number.is_some()
 }

@@ -505,3 +505,18 @@ async fn a_pod_whose_group_changes_is_served_by_the_process_before_until_the_nex
     })
     .await;
 }
+
+/// Regression: the second group of the service account `web` had the key of the group of the account `web.1`.
+#[tokio::test(start_paused = true)]
+async fn pods_of_two_service_accounts_share_no_process() {
+    run(async {
+        let served = shared();
+        let mut served = served.borrow_mut();
+        let of = |account| format!("service-account.shop.{account}");
+        let first: Vec<String> = (0..=MAX_MEMBERS).map(|_| served.enter(&of("web"))).collect();
+        let other = served.enter(&of("web.1"));
+        assert!(!first.contains(&other), "{other}");
+        assert_ne!(first[0], first[usize::from(MAX_MEMBERS)]);
+    })
+    .await;
+}

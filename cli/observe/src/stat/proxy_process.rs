@@ -44,10 +44,10 @@ impl ProxyProcess {
         Self { share: Some(share.to_owned()), group: None, promoted: false }
     }
 
-    /// The process of a group. The group's name begins with the kind of sharing: `namespace.shop`.
+    /// The process of a group. The group's key begins with the kind of sharing: `namespace.shop`, `node+1`.
     #[must_use]
     pub fn of_group(group: &str, promoted: bool) -> Self {
-        let share = group.split('.').next().unwrap_or_default().to_owned();
+        let share = group.split(['.', '+']).next().unwrap_or_default().to_owned();
         Self { share: Some(share), group: Some(group.to_owned()), promoted }
     }
 
