@@ -10,7 +10,6 @@
 
 mod application;
 mod failures;
-mod finishing;
 mod health;
 mod leftovers;
 mod node;
@@ -29,7 +28,7 @@ use std::time::{Duration, Instant};
 use leno_capture::{Backend, CaptureChoice, Captured};
 use leno_resources::DependencyCondition;
 use leno_supervise::{
-    Backoff, Cgroup, DescriptorLimit, ProcessCredentials, PromotionRules, StopStage,
+    Backoff, Cgroup, DescriptorLimit, Finishing, ProcessCredentials, PromotionRules, StopStage,
     SuccessionTurns, after,
 };
 use leno_types::InstanceName;
@@ -37,7 +36,6 @@ use leno_types::ports::PROXY_UID;
 use tokio::sync::{mpsc, watch};
 
 use self::failures::RepeatedFailures;
-use self::finishing::Finishing;
 use self::leftovers::ProxyProcesses;
 use self::waits::Waits;
 use crate::admin::Admin;

@@ -23,7 +23,6 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::process::Stdio;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -33,8 +32,8 @@ use leno_handover::{
     AsyncChannel, Channel, MAX_MEMBERS, Member, PlacedPod, Placement, PlacementReport,
 };
 use leno_supervise::{
-    DepartedMember, Error, Group, JoiningMember, MemberEvent, NodeProxyHost, ProcessCredentials,
-    Promotion, PromotionRules, RunningProcess, StopStage, SuccessionTurns, Tether, group_key,
+    Error, Group, JoiningMember, MemberEvent, NodeProxyHost, ProcessCredentials, Promotion,
+    PromotionRules, RunningProcess, SuccessionTurns, Tether, group_key,
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
@@ -46,9 +45,11 @@ use tokio::task::LocalSet;
 
 use crate::config::SuperviseFlags;
 
+mod leaving;
 mod page;
 mod promotion;
 
+use leaving::{LeavingPod, leave};
 use page::SupervisorCounts;
 use promotion::NextGroup;
 
@@ -124,13 +125,6 @@ struct ServedPod {
     promotion: Promotion,
     /// The group to which the pod is moving.
     next: Option<NextGroup>,
-}
-
-/// A pod that has left its group.
-struct LeavingPod {
-    uid: String,
-    /// Notified when the pod's streams must end within [`LEAVE_BOUND`].
-    hurry: Rc<Notify>,
 }
 
 /// Whether this supervisor was asked to end, and what it does until then.
@@ -545,57 +539,6 @@ fn release(served: &SharedPods, uid: &str, succeeded: bool) {
     leave(served, (uid, name), (group, number), orders, succeeded);
 }
 
-/// Makes the process of a group finish the open streams of a pod, within a bound.
-fn leave(
-    served: &SharedPods,
-    (uid, name): (&str, InstanceName),
-    (group, number): (String, u64),
-    orders: Rc<Channel>,
-    succeeded: bool,
-) {
-    let Some(group) = served.borrow_mut().give_back(&group) else { return };
-    // The order is sent at once, because a pod of the same name may join next.
-    let left = group.leave(&name, (number, succeeded));
-    let bound = match succeeded {
-        true => served.borrow().handover.saturating_add(SLACK),
-        false => LEAVE_BOUND,
-    };
-    let (hurry, changed) = (Rc::new(Notify::new()), Rc::clone(&served.borrow().changed));
-    let leaving = LeavingPod { uid: uid.to_owned(), hurry: Rc::clone(&hurry) };
-    served.borrow_mut().leaving.insert(number, leaving);
-    let served = Rc::clone(served);
-    // The task ends within `bound`.
-    tokio::task::spawn_local(async move {
-        let ended = {
-            let mut left = pin!(left);
-            tokio::select! {
-                left = &mut left => DepartedMember::is_whole(left.as_ref()),
-                () = tokio::time::sleep(bound) => false,
-                () = hurry.notified() => {
-                    let left = tokio::time::timeout(LEAVE_BOUND, left).await;
-                    left.is_ok_and(|left| DepartedMember::is_whole(left.as_ref()))
-                }
-            }
-        };
-        if !ended {
-            tracing::warn!(%name, "open streams of a pod were cut");
-            served.borrow().counts.cut();
-        }
-        // Dropping the last handle of its channel ends the broker.
-        drop(orders);
-        end(group).await;
-        served.borrow_mut().leaving.remove(&number);
-        changed.notify_waiters();
-    });
-}
-
-/// Ends the process of a group without members. If another task still waits for a leaving member, that task ends it.
-async fn end(group: Rc<Group>) {
-    if let Ok(group) = Rc::try_unwrap(group) {
-        group.end(StopStage::All).await;
-    }
-}
-
 impl OwnEnding {
     /// The report to the agent about this supervisor's end, if any.
     fn report(self) -> Option<PlacementReport> {
@@ -668,13 +611,6 @@ impl ServedPodTable {
     fn longest_handover(&self) -> Duration {
         let rest = self.handover.saturating_sub(LEAVE_BOUND);
         rest.saturating_sub(LEAVE_BOUND).max(rest.checked_div(2).unwrap_or_default())
-    }
-
-    /// Makes the open streams of a pod that has left end within [`LEAVE_BOUND`].
-    fn hurry(&self, uid: &str) {
-        for leaving in self.leaving.values().filter(|leaving| leaving.uid == uid) {
-            leaving.hurry.notify_one();
-        }
     }
 
     /// The report of each pod for a new agent, with the channel to its broker.

@@ -43,9 +43,8 @@ fn hold(served: &SharedPods, uid: &str, serving: bool) {
 fn leaving(served: &SharedPods, uid: &str) -> Rc<Notify> {
     let mut served = served.borrow_mut();
     served.joined += 1;
-    let (number, hurry) = (served.joined, Rc::new(Notify::new()));
-    served.leaving.insert(number, LeavingPod { uid: uid.to_owned(), hurry: Rc::clone(&hurry) });
-    hurry
+    let number = served.joined;
+    served.begin_to_leave(uid, number).hurry
 }
 
 fn has_to_hurry(hurry: &Notify) -> bool {
@@ -502,6 +501,41 @@ async fn a_pod_whose_group_changes_is_served_by_the_process_before_until_the_nex
         let last = served.borrow().joined;
         assert!(promotion::arrives(&served, "c", last));
         assert_eq!(group("c"), "web");
+    })
+    .await;
+}
+
+/// Regression: a pod whose share was changed again and again left a process behind with each change, for as long as a stream
+/// was open in it.
+#[tokio::test(start_paused = true)]
+async fn no_more_than_a_bound_of_processes_finish_streams_of_a_pod() {
+    run(async {
+        let served = shared();
+        let name = InstanceName::new("shop", "web-a").unwrap();
+        // Makes a process finish a stream that does not end.
+        let leave = |uid: &str| {
+            served.borrow_mut().joined += 1;
+            let number = served.borrow().joined;
+            let (name, bound) = (name.clone(), served.borrow().handover);
+            let leaving = served.borrow_mut().begin_to_leave(uid, number);
+            let served = Rc::clone(&served);
+            tokio::task::spawn_local(async move {
+                assert!(!leaving.finish(&name, number, (std::future::pending(), bound)).await);
+                served.borrow_mut().leaving.remove(&number);
+            });
+        };
+        leave("other");
+        for _ in 0..10 {
+            leave("a");
+            tokio::time::sleep(Duration::from_secs(90)).await;
+        }
+        let of = |uid: &str| {
+            let served = served.borrow();
+            let all = served.leaving.iter().filter(|(_, leaving)| leaving.uid == uid);
+            all.map(|(number, _)| *number).collect::<Vec<u64>>()
+        };
+        assert_eq!(of("a"), [6, 7, 8, 9, 10, 11], "the latest ones");
+        assert_eq!(of("other"), [1], "of another pod");
     })
     .await;
 }
