@@ -5,12 +5,13 @@
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
@@ -22,6 +23,8 @@ const MAX_LINE: u64 = 64 * 1024;
 const BOUND: Duration = Duration::from_secs(10);
 /// Most orders in the queue; further senders wait.
 const QUEUE: usize = 4;
+/// Most connections that are served at a time, so that one that sends nothing delays no other. Further ones wait.
+const MAX_SENDERS: usize = 16;
 /// The prefix of the answer to an unknown order. It must be the same in all versions.
 const NOT_UNDERSTOOD: &str = "the order is not understood";
 
@@ -61,15 +64,28 @@ pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<ReceivedOrder>> {
     let (orders, received) = mpsc::channel(QUEUE);
     // The task ends with the receiver, or with the runtime.
     tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            if orders.is_closed() {
-                return;
-            }
-            // On an error, the sender is gone or has sent no order. Closing the connection informs it.
-            let _ = tokio::time::timeout(BOUND, serve(stream, &orders)).await;
+        tokio::select! {
+            () = accept(&listener, &orders) => {}
+            () = orders.closed() => {}
         }
     });
     Ok(received)
+}
+
+/// Accepts connections, and receives one order from each. Does not return.
+async fn accept(listener: &UnixListener, orders: &mpsc::Sender<ReceivedOrder>) {
+    let senders = Arc::new(Semaphore::new(MAX_SENDERS));
+    loop {
+        // Never an error, because the semaphore is not closed.
+        let Ok(sender) = Arc::clone(&senders).acquire_owned().await else { return };
+        let (stream, _) = leno_program::accept("an order", || listener.accept()).await;
+        let orders = orders.clone();
+        tokio::spawn(async move {
+            // On an error, the sender is gone or has sent no order. Closing the connection informs it.
+            let _ = tokio::time::timeout(BOUND, serve(stream, &orders)).await;
+            drop(sender);
+        });
+    }
 }
 
 async fn serve(mut stream: UnixStream, orders: &mpsc::Sender<ReceivedOrder>) -> io::Result<()> {

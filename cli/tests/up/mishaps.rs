@@ -1,8 +1,12 @@
 //! Tests mishaps: a crash loop, a flood of log lines, and the loss of a process or file of the mesh.
 
 use std::fs;
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::Duration;
 
+use leno_local::layout::Layout;
 use leno_local::status::MeshStatus;
 
 use crate::mesh::{Mesh, err, out, root, unmeshed, with_server};
@@ -58,6 +62,31 @@ fn an_instance_that_cannot_be_set_up_says_why() {
     let exec = mesh.exec("web", &["true"]);
     assert_eq!(exec.status.code(), Some(2));
     assert!(err(&exec).contains(&format!("web-0 is not set up yet ({reason}")), "{exec:?}");
+}
+
+/// Regression: the first connection without a free descriptor ended the socket, and no order could be given until the mesh
+/// was started again.
+#[test]
+fn orders_are_taken_again_once_there_are_descriptors_again() {
+    let Some(mesh) = root(|| Mesh::start(&idle())) else { return };
+    let of_mesh = format!("--pid={}", mesh.pid());
+    let limit = |limit: &str| {
+        let mut command = Command::new("prlimit");
+        command.args([&of_mesh, limit]);
+        let output = command.args(["--raw", "--noheadings", "--output=SOFT"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        out(&output).trim().to_owned()
+    };
+    let before = limit("--nofile");
+    limit("--nofile=3:");
+    let mut silent = UnixStream::connect(Layout::new(mesh.name()).unwrap().orders()).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let ended = silent.read(&mut [0]);
+    limit(&format!("--nofile={before}:"));
+    // The connection is still open, and sends nothing.
+    let restart = mesh.leno(&["restart", "--name", mesh.name(), "web"]).output().unwrap();
+    assert!(out(&restart).starts_with("1 instance started again after "), "{restart:?}");
+    assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it was closed");
 }
 
 #[test]
