@@ -146,7 +146,7 @@ impl MeshRecord {
             return Ok(());
         }
         self.contents.made.push(made);
-        self.write()
+        self.write().inspect_err(|_| drop(self.contents.made.pop()))
     }
 
     /// Removes objects, and their entries in the record.
@@ -488,6 +488,29 @@ mod tests {
             ],
         };
         assert_eq!(serde_json::from_slice::<Contents>(&to_json(&contents)).unwrap(), contents);
+    }
+
+    /// Regression: the second attempt created the object without a record of it.
+    #[test]
+    fn an_object_that_was_not_recorded_is_recorded_at_the_next_attempt() {
+        if !nix::unistd::geteuid().is_root() {
+            let require = std::env::var("LENO_REQUIRE").unwrap_or_default();
+            assert!(!require.contains("root"), "needs root");
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let layout = Layout::new(&format!("record-{}", std::process::id())).unwrap();
+        let mut record = MeshRecord::acquire(&layout).unwrap();
+        let made = MeshResource::Netns(format!("{}-none", layout.mesh()));
+        // A folder in the place of the draft makes writing fail, as a full disk does.
+        let draft = layout.record().with_file_name(".state.json.new");
+        fs::create_dir(&draft).unwrap();
+        record.add(made.clone()).unwrap_err();
+        fs::remove_dir(&draft).unwrap();
+        assert_eq!(read(&layout).unwrap().made, []);
+        record.add(made.clone()).unwrap();
+        assert_eq!(read(&layout).unwrap().made, [made]);
+        record.remove_all().unwrap();
     }
 
     #[test]
