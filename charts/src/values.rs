@@ -270,6 +270,8 @@ pub struct Node {
     /// Whether what pods of one process send to each other goes from one to the other in memory, once they have a connection
     /// of mTLS over the network.
     pub one_pass: bool,
+    /// Whether agents report in the status of pods that node proxies serve them, and other proxies go by that.
+    pub report_served: bool,
     /// What all proxies of a node request, and their limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }

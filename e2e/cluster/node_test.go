@@ -72,6 +72,7 @@ func TestNodeMode(t *testing.T) {
 		{"the agent and the supervisor are replaced", mesh.supervisorIsReplaced},
 		{"the supervisor is updated, and nothing is lost or cut", mesh.supervisorIsUpdated},
 		{"running pods share other processes when their annotations change, and nothing is lost or cut", mesh.shareChanges},
+		{"a running pod enters node mode, leaves it and enters it again, and nothing is lost or cut", mesh.runningPodEntersAndLeaves},
 		{"a pod that ends leaves nothing", mesh.nodeModePodEnds},
 		{"without the supervisor or the agent no pod in node mode starts", mesh.nothingStartsUnserved},
 		{"a namespace changes its mode, and its pods when they are made again", mesh.modeChanges},
@@ -362,6 +363,147 @@ func (m mesh) shareChanges() {
 	m.until("the processes that there are without load", func() error {
 		if pids := m.nodeProxies(1); len(pids) != 3 {
 			return fmt.Errorf("node proxies: %v", pids)
+		}
+		return nil
+	})
+}
+
+// entering are the objects of a pod without a proxy, which accepts plaintext once it has one.
+const entering = `---
+apiVersion: v1
+kind: Namespace
+metadata: {name: entering, annotations: {leno.dev/mtls: permissive, leno.dev/mode: node, leno.dev/share: node}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: server, namespace: entering}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: server, namespace: entering}
+spec: {selector: {app: server}, ports: [{port: 80, targetPort: 8080}]}
+`
+
+// whileEntering calls work while a client in the mesh sends requests to the pod of `entering`, each with a connection of its own, and
+// has a stream open. It fails if a request is lost or the stream is cut.
+func (m mesh) whileEntering(work func()) {
+	address := m.addressIn("entering", "server")
+	inClient := func(script string) *exec.Cmd {
+		return m.administer("exec", "-n", "alone", "client", "-c", "application", "--", "sh", "-c", script, address)
+	}
+	m.must(run1(inClient("rm -f /tmp/in /tmp/entered")))
+	requests := inClient(`n=0 lost=0; while [ ! -e /tmp/in ]; do curl -sf -m 60 -o /dev/null http://server.entering || lost=$((lost+1)); n=$((n+1)); done; echo "$n sent, $lost lost"`)
+	stream := inClient(`(while [ ! -e /tmp/in ]; do echo more; sleep 1; done; echo last) | nc "$0" 9000 >/tmp/entered; cat /tmp/entered`)
+	outputs := map[*exec.Cmd]*bytes.Buffer{requests: {}, stream: {}}
+	for command, output := range outputs {
+		command.Stdout, command.Stderr = output, output
+		m.must(command.Start())
+	}
+	m.until("lines of the stream", func() error { return run1(inClient("[ -s /tmp/entered ]")) })
+	work()
+	m.must(m.from("alone", "client", "http://server.entering"))
+	m.must(run1(inClient(": >/tmp/in")))
+	for command, wanted := range map[*exec.Cmd]string{requests: `^[1-9]\d* sent, 0 lost\n$`, stream: `^(more\n)+last\n$`} {
+		if err := command.Wait(); err != nil || !regexp.MustCompile(wanted).MatchString(outputs[command].String()) {
+			m.t.Errorf("%v: %s", err, outputs[command])
+		} else {
+			m.t.Logf("%s", outputs[command])
+		}
+	}
+}
+
+// reportsServed waits until the status of the pod of `entering` reports whether it is served.
+func (m mesh) reportsServed(wanted string) {
+	m.until("the pod reports "+wanted, func() error {
+		const served = `jsonpath={.status.conditions[?(@.type=="leno.dev/Served")].status}`
+		if reported := m.output(m.t, "get", "pod", "server", "-n", "entering", "-o", served); reported != wanted {
+			return fmt.Errorf("%q", reported)
+		}
+		return nil
+	})
+}
+
+// proxied fails unless the proxy of the pod of `entering` has counted requests of the client with mTLS.
+func (m mesh) proxied() error {
+	seen := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+m.addressIn("entering", "server")+":15020/metrics")
+	edge := regexp.MustCompile(`leno_requests_total\{[^}]*direction="inbound"[^}]*client="client"[^}]*mtls="true"`)
+	if !edge.MatchString(seen) {
+		return errors.New(grep(seen, "leno_requests_total"))
+	}
+	return nil
+}
+
+// runningPodEntersAndLeaves has a pod without a proxy enter node mode by its namespace, leave it, and enter it again.
+func (m mesh) runningPodEntersAndLeaves() {
+	const identity = "jsonpath={.metadata.uid} {.status.containerStatuses[*].restartCount}"
+	pod := func() string { return m.output(m.t, "get", "pod", "server", "-n", "entering", "-o", identity) }
+	label := func(what string) {
+		m.must(run1(m.administer("label", "namespace", "entering", what)))
+	}
+	m.must(m.apply(entering + plainPod("entering", "server")))
+	m.wait("wait", "--for=condition=Ready", "pod/server", "-n", "entering")
+	m.until("an answer without a proxy", func() error { return m.from("alone", "client", "http://server.entering") })
+	m.reportsServed("")
+	before := pod()
+	uid, _, _ := strings.Cut(before, " ")
+	m.whileEntering(func() {
+		label("leno.dev/inject=enabled")
+		m.reportsServed("True")
+		m.until("other proxies connect to it with mTLS", m.proxied)
+	})
+	m.whileEntering(func() {
+		label("leno.dev/inject-")
+		m.reportsServed("False")
+		m.until("its node proxy only finishes what is open", func() error {
+			if pods := m.metric(1, `leno_agent_node_pods`); pods != 4 {
+				return fmt.Errorf("%v pods have a broker", pods)
+			}
+			return nil
+		})
+		m.until("its capture is gone", func() error {
+			if left := m.command(1, "ls", "/run/leno/pods", "/sys/fs/bpf/leno"); strings.Contains(left, uid) {
+				return errors.New(left)
+			}
+			return nil
+		})
+	})
+	m.until("its broker is gone", func() error {
+		if brokers := m.startedAs(1, "leno-broker"); len(brokers) != 4 {
+			return fmt.Errorf("brokers: %v", brokers)
+		}
+		return nil
+	})
+	m.whileEntering(func() {
+		label("leno.dev/inject=enabled")
+		m.reportsServed("True")
+		m.until("other proxies connect to it with mTLS again", m.proxied)
+	})
+	if after := pod(); after != before {
+		m.t.Errorf("the pod was made again: %s after %s", after, before)
+	}
+	m.startsReported()
+	m.must(run1(m.administer("delete", "namespace", "entering")))
+	m.until("the pods that there were before", func() error {
+		if pods := m.metric(1, `leno_agent_node_pods`); pods != 4 {
+			return fmt.Errorf("%v pods have a broker", pods)
+		}
+		return nil
+	})
+}
+
+// startsReported makes the pod of `entering` again. It has to report that it is served before it has an address, so that no proxy
+// sends it plaintext.
+func (m mesh) startsReported() {
+	const both = `jsonpath={.status.podIP} {.status.conditions[?(@.type=="leno.dev/Served")].status}`
+	m.must(run1(m.administer("delete", "pod", "server", "-n", "entering")))
+	m.must(m.apply(plainPod("entering", "server")))
+	m.until("the next pod has an address", func() error {
+		address, reported, _ := strings.Cut(m.output(m.t, "get", "pod", "server", "-n", "entering", "-o", both), " ")
+		if address == "" {
+			return errors.New("none")
+		}
+		if reported != "True" {
+			m.t.Errorf("a pod that was made in node mode has the address %s and reports %q", address, reported)
 		}
 		return nil
 	})

@@ -104,6 +104,8 @@ impl Admin {
             Some(
                 "pods that ran before the agent are still being captured, or tried again: see the log",
             )
+        } else if metrics.awaits_reports.load(Ordering::Relaxed) {
+            Some("which pods node proxies serve is not reported yet: see the log")
         } else {
             None
         }

@@ -19,13 +19,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leno_handover::{
-    AsyncChannel, Channel, ChannelListener, PlacedPod, Placement, PlacementReport,
+    AsyncChannel, Channel, ChannelListener, PlacedPod, Placement, PlacementReport, ServeOrder,
 };
 use leno_supervise::Backoff;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::runtime::Handle;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
@@ -135,6 +136,8 @@ pub(crate) struct PodSandbox<'a> {
     pub(crate) others: Vec<PathBuf>,
     /// Whether the pod's sandbox was just created, so that no supervisor can have a broker for it.
     pub(crate) is_new: bool,
+    /// Whether the pod runs without a proxy, so that its listeners must not take connections before a node proxy accepts them.
+    pub(crate) enters: bool,
 }
 
 impl Brokers {
@@ -227,6 +230,17 @@ impl Brokers {
         }
     }
 
+    /// Whether a proxy process accepts the pod's connections.
+    pub(crate) fn is_serving(&self, uid: &str) -> bool {
+        let state = lock(&self.state);
+        state.brokers.contains_key(uid) && state.supervisors.is_serving(uid)
+    }
+
+    /// Completes once a supervisor has reported progress, or a pod was released, after this call.
+    pub(crate) fn changes(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
     /// Waits until a supervisor serves the pod.
     ///
     /// # Errors
@@ -257,6 +271,21 @@ impl Brokers {
             broker.watch.abort();
         }
         state.supervisors.release_everywhere(uid);
+        self.changed.notify_waiters();
+    }
+
+    /// Has the supervisors finish the open streams of a pod that leaves node mode, and the broker close its listeners. The broker
+    /// ends with the last stream.
+    pub(crate) fn leave(&self, uid: &str) {
+        let mut state = lock(&self.state);
+        state.waits.remove(uid);
+        state.supervisors.leave(uid);
+        if let Some(broker) = state.brokers.remove(uid) {
+            broker.watch.abort();
+            if let Err(error) = broker.orders.send(&ServeOrder { closes: true }, &[]) {
+                tracing::warn!(uid, %error, "the broker of a pod cannot be ordered to close its listeners");
+            }
+        }
         self.changed.notify_waiters();
     }
 

@@ -214,6 +214,7 @@ mod tests {
             flows: None,
             flow_budget: None,
             ended: false,
+            served: None,
             capture: None,
             datagrams: None,
             own_users: false,
@@ -225,6 +226,7 @@ mod tests {
             namespace_promotion: None,
             probes: String::new(),
             group: None,
+            withdrawn: false,
         }
     }
 

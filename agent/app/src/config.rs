@@ -59,6 +59,12 @@ pub(crate) struct Flags {
     )]
     pub(crate) exempt: Vec<String>,
 
+    /// Reports in the status of pods in node mode that node proxies serve them (the condition leno.dev/Served), for which it
+    /// may write the status of pods
+    #[arg(long, env = "LENO_REPORT_SERVED", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) report_served: bool,
+
     #[command(flatten)]
     pub(crate) flows: FlowsFlags,
 

@@ -44,6 +44,13 @@ impl Pods {
         pods.into_iter().map(|pod| self.within(pod)).collect()
     }
 
+    /// Waits until the namespaces were listed, without which the settings of pods are not known.
+    pub(crate) async fn until_known(&self) {
+        let mut namespaces = self.namespaces.subscribe();
+        // Never an error, because `self` holds the sender.
+        let _listed = namespaces.wait_for(Reflection::is_complete).await.is_ok();
+    }
+
     /// The cached pod with this name, without the settings of its namespace.
     fn find(&self, namespace: &str, name: &str) -> Option<Pod> {
         let key = (namespace.to_owned(), name.to_owned());
@@ -208,9 +215,7 @@ impl PodSource {
     /// delays the watch. The watch begins when the namespaces are listed, so that all pods of its list are sent with the
     /// settings of their namespaces before [`PodChange::Listed`].
     pub(crate) async fn follow(self, changed: mpsc::Sender<PodChange>) {
-        let mut namespaces = self.pods.namespaces.subscribe();
-        // Never an error, because `self.pods` holds the sender.
-        let _listed = namespaces.wait_for(Reflection::is_complete).await.is_ok();
+        self.pods.until_known().await;
         let fields = format!("spec.nodeName={}", self.node);
         let selection =
             WatchSelection { fields, longest_wait: LONGEST_WAIT, ..WatchSelection::default() };

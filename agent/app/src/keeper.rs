@@ -51,6 +51,8 @@ struct HeldCapture {
     captured: Captured,
     record: CaptureRecord,
     origin: CaptureOrigin,
+    /// How far the pod has left node mode; `None` if it stays.
+    leaving: Option<Leaving>,
 }
 
 /// Captures and releases the pods of the node; see the module's documentation.
@@ -136,6 +138,9 @@ impl Keeper {
     /// Captures a pod that runs without being captured: it started before the agent, or the plugin was not called
     /// for it.
     pub(crate) fn reconcile(&self, pod: &Pod) -> Result<(), CaptureFailure> {
+        if pod.withdrawn && !pod.ended {
+            return self.leave(pod);
+        }
         if !pod.meshed || pod.ended {
             return Ok(());
         }
@@ -151,6 +156,7 @@ impl Keeper {
     fn reconcile_meshed(&self, pod: &Pod) -> Result<bool, CaptureFailure> {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
+        self.stay(&mut place)?;
         if self.lives(&mut place)
             && let Some(kept) = &place.0
         {
@@ -165,9 +171,37 @@ impl Keeper {
         self.offer(&place, pod, false)?;
         drop(place);
         if let (Some(brokers), true) = (&self.brokers, pod.group.is_some()) {
-            self.unserved(brokers.check_served(&pod.uid))?;
+            let served = brokers.check_served(&pod.uid);
+            self.unserved(served.and_then(|()| self.complete(&pod.uid)))?;
         }
         Ok(true)
+    }
+
+    /// Completes the capture of a pod that entered node mode while it ran, once a node proxy accepts its connections. From then
+    /// on they are refused while no proxy listens.
+    ///
+    /// # Errors
+    /// Why the pod is not captured completely.
+    pub(crate) fn complete(&self, uid: &str) -> Result<(), String> {
+        let place = self.place(uid);
+        let mut place = lock(&place);
+        if !self.lives(&mut place) {
+            return Err("it is not captured".to_owned());
+        }
+        let Some(kept) = place.0.as_mut().filter(|kept| kept.record.entering) else {
+            return Ok(());
+        };
+        if !self.brokers.as_ref().is_some_and(|brokers| brokers.is_serving(uid)) {
+            return Err("its node proxy does not accept its connections yet".to_owned());
+        }
+        let complete = CaptureRecord { entering: false, ..kept.record.clone() };
+        kept.captured.upgrade(&complete.workload()).map_err(|error| chain(&error))?;
+        kept.record = complete;
+        if let Err(error) = self.records.write(&kept.record) {
+            // The next agent lets the pod's connections pass while no proxy listens, until it completes the capture itself.
+            tracing::warn!(uid, %error, "a record cannot be written");
+        }
+        Ok(())
     }
 
     /// Offers a captured pod to the supervisor of node proxies, if the pod is in node mode. The pod's listeners
@@ -180,7 +214,9 @@ impl Keeper {
         }
         placed.kubelet.addresses = host::addresses();
         let (cgroup, others) = self.host.groups_of(&pod.uid);
-        let at = PodSandbox { netns: &kept.record.netns, cgroup, others, is_new };
+        let record = &kept.record;
+        let at =
+            PodSandbox { netns: &record.netns, cgroup, others, is_new, enters: record.entering };
         brokers.serve(placed, &at).map_err(|error| {
             CaptureFailure::new(
                 FailureReason::Unserved,
@@ -285,6 +321,10 @@ impl Keeper {
             return;
         }
         let workload = record.workload();
+        if record.leaving {
+            self.take_leave(&record, &workload);
+            return;
+        }
         let found = match record.backend() {
             Some(Backend::Ebpf) => Captured::adopt(&workload),
             Some(backend) => leno_capture::capture(backend, &workload).map(Some),
@@ -307,7 +347,12 @@ impl Keeper {
                     started.elapsed(),
                 );
                 tracing::info!(pod, backend = %captured.backend(), "taken over");
-                place.0 = Some(HeldCapture { captured, record, origin: CaptureOrigin::TakenOver });
+                place.0 = Some(HeldCapture {
+                    captured,
+                    record,
+                    origin: CaptureOrigin::TakenOver,
+                    leaving: None,
+                });
             }
             // If the pod still runs, the next round captures it.
             Ok(None) => tracing::warn!(pod, "was captured by an earlier agent and is not any more"),
@@ -397,6 +442,9 @@ impl Keeper {
         self.forget(place).map_err(|error| refused(&error))?;
         // With an old mark, or one that another program has set, the proxy would start before the pod is captured.
         leno_capture::unmark(&netns).map_err(|error| refused(&error))?;
+        // A pod that runs without a proxy goes on as before until a node proxy accepts its connections.
+        let entering =
+            origin == CaptureOrigin::Reconciled && pod.group.is_some() && pod.served != Some(true);
         let mut refusals = Vec::new();
         for backend in wanted {
             let cgroup = match self.usable(backend, pod, origin) {
@@ -417,6 +465,8 @@ impl Keeper {
                 backend: backend.name().to_owned(),
                 since_unix_s: Some(unix_s(SystemTime::now())),
                 datagrams: datagrams.to_string(),
+                entering,
+                leaving: false,
             };
             self.records.write(&record).map_err(|error| {
                 CaptureFailure::new(
@@ -445,7 +495,7 @@ impl Keeper {
             captured.release()?;
             return Err(error);
         }
-        place.0 = Some(HeldCapture { captured, record, origin });
+        place.0 = Some(HeldCapture { captured, record, origin, leaving: None });
         Ok(())
     }
 
@@ -483,6 +533,16 @@ impl Keeper {
 
     /// Releases a capture and removes its record. If the release fails, both stay.
     fn forget(&self, place: &mut CaptureSlot) -> Result<(), leno_capture::Error> {
+        let uid = place.0.as_ref().map(|kept| kept.record.uid.clone());
+        self.undo(place)?;
+        if let (Some(brokers), Some(uid)) = (&self.brokers, uid) {
+            brokers.release(&uid);
+        }
+        Ok(())
+    }
+
+    /// As [`forget`](Self::forget), but leaves the pod's broker alone.
+    fn undo(&self, place: &mut CaptureSlot) -> Result<(), leno_capture::Error> {
         let Some(mut kept) = place.0.take() else { return Ok(()) };
         let pod = format!("{}/{}", kept.record.namespace, kept.record.name);
         // Netfilter's rules end with their namespace, whose file may now name another pod's namespace.
@@ -494,9 +554,6 @@ impl Keeper {
             return Err(error);
         }
         self.remove_record(&kept.record.uid);
-        if let Some(brokers) = &self.brokers {
-            brokers.release(&kept.record.uid);
-        }
         tracing::info!(pod, "released");
         Ok(())
     }
@@ -513,7 +570,10 @@ fn refused(error: &leno_capture::Error) -> CaptureFailure {
 }
 
 mod captured_pods;
+mod leave;
 mod tidy;
+
+use leave::Leaving;
 
 pub(crate) use captured_pods::{CapturedPod, FailedPod};
 

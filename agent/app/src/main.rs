@@ -30,6 +30,7 @@ mod metrics;
 mod peers;
 mod pod;
 mod record;
+mod reports;
 mod retry;
 mod run;
 mod server;

@@ -14,6 +14,8 @@ const COMMANDS: [&str; 3] = ["add", "del", "check"];
 const RESULTS: [&str; 3] = ["captured", "passed", "failed"];
 /// The results of looking up the pod of a peer.
 const LOOKUPS: [&str; 3] = ["pod", "none", "failed"];
+/// The results of writing into the status of a pod whether it is served.
+const REPORTS: [&str; 2] = ["written", "failed"];
 
 /// Why a pod could not be captured. Each reason is the value of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +78,7 @@ pub(crate) struct Metrics {
     seconds: Mutex<(Duration, u64)>,
     requests: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     lookups: Mutex<BTreeMap<&'static str, u64>>,
+    reports: Mutex<BTreeMap<&'static str, u64>>,
     pub(crate) installations: AtomicU64,
     pub(crate) installed: AtomicBool,
     pub(crate) followed: AtomicBool,
@@ -83,6 +86,9 @@ pub(crate) struct Metrics {
     /// a metric; `/ready` reports it.
     pub(crate) reconciled: AtomicBool,
     pub(crate) watch_failures: AtomicU64,
+    /// Whether the agent still has to report which of the pods that ran when it started are served. This is not a metric,
+    /// either.
+    pub(crate) awaits_reports: AtomicBool,
 }
 
 impl Metrics {
@@ -107,6 +113,13 @@ impl Metrics {
     /// Counts a lookup of the pod that has an address, by its result. The API server is asked for it.
     pub(crate) fn looked_up(&self, result: &'static str) {
         *lock(&self.lookups).entry(result).or_default() += 1;
+    }
+
+    /// Counts a write of a pod's status.
+    pub(crate) fn reported(&self, is_written: bool) {
+        let [written, failed] = REPORTS;
+        let result = if is_written { written } else { failed };
+        *lock(&self.reports).entry(result).or_default() += 1;
     }
 
     /// The text of `/metrics`. `now` is how many pods each backend captures, `failing` how many are
@@ -143,6 +156,10 @@ impl Metrics {
         let lookups = lookups.map(|(result, count)| (vec![("result", result)], count));
         let help = "Questions to the API server for the pod with the address of a peer.";
         family("peer_lookups_total", "counter", help, lookups.collect());
+        let reports = counted(REPORTS, &self.reports);
+        let reports = reports.map(|(result, count)| (vec![("result", result)], count));
+        let help = "Writes of whether a node proxy serves a pod into the pod's status.";
+        family("served_reports_total", "counter", help, reports.collect());
         let number = |value: &AtomicU64| one(value.load(Ordering::Relaxed));
         let flag = |value: &AtomicBool| one(value.load(Ordering::Relaxed).into());
         let help = "Whether the CNI plugin is the last of the node's chain.";

@@ -11,7 +11,7 @@ use leno_resources::{
     CAPTURE_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION, FLOW_METRICS_ANNOTATION, NamespaceMode,
     PodMode, UDP_ANNOTATION, promote_after, promotion, setting, share,
 };
-use leno_sources::{PROXY_CONTAINER, owner};
+use leno_sources::{PROXY_CONTAINER, is_served, owner};
 use leno_supervise::ProcessSharing;
 use leno_types::{Datagrams, InstanceName, UnknownDatagrams};
 
@@ -42,6 +42,8 @@ pub(crate) struct Pod {
     pub(crate) has_node_proxies: bool,
     /// Whether all its containers have ended for good.
     pub(crate) ended: bool,
+    /// What its status reports of whether a node proxy serves it; `None` without a report.
+    pub(crate) served: Option<bool>,
     /// The source of its flow metrics that it sets or, in node mode, that its namespace sets. For pods with a
     /// sidecar, the injector copies the namespace's setting to the pod.
     pub(crate) flows: Option<Result<FlowMetricsSource, UnknownFlowMetricsSource>>,
@@ -68,6 +70,9 @@ pub(crate) struct Pod {
     pub(crate) probes: String,
     /// The group whose node proxy serves it; `None` if it is not in node mode.
     pub(crate) group: Option<String>,
+    /// Whether its namespace does not put it into the mesh, and it says nothing of that itself. False while the namespaces are not
+    /// known.
+    pub(crate) withdrawn: bool,
 }
 
 /// The settings of a namespace for its pods.
@@ -133,6 +138,7 @@ impl Pod {
             flows: either(FLOW_METRICS_ANNOTATION).map(str::parse),
             flow_budget: either(FLOW_CPU_BUDGET_ANNOTATION).map(str::parse),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
+            served: is_served(object),
             capture: either(CAPTURE_ANNOTATION).map(str::parse),
             datagrams: either(UDP_ANNOTATION).map(str::parse),
             sysctls: spec
@@ -154,6 +160,7 @@ impl Pod {
                 false => probes::of(spec),
             },
             group: None,
+            withdrawn: false,
         }
     }
 
@@ -161,6 +168,7 @@ impl Pod {
     pub(crate) fn within(mut self, namespace: Option<&NamespaceSettings>) -> Self {
         let of_namespace = namespace.map(|settings| settings.mode).unwrap_or_default();
         if !self.mode.is_some_and(|mode| mode.is_node(of_namespace)) {
+            self.withdrawn = self.mode.is_some_and(|mode| mode.is_withdrawn(of_namespace));
             return self;
         }
         let Ok(name) = InstanceName::new(&self.namespace, &self.name) else { return self };

@@ -38,11 +38,18 @@ pub(crate) struct CaptureRecord {
     /// version.
     #[serde(default)]
     pub(crate) datagrams: String,
+    /// Whether the pod ran without a proxy when it was captured, and no node proxy has accepted its connections yet.
+    #[serde(default)]
+    pub(crate) entering: bool,
+    /// Whether the pod leaves node mode, and its connections pass its proxy already.
+    #[serde(default)]
+    pub(crate) leaving: bool,
 }
 
 impl CaptureRecord {
     /// The capture's input. Connections are refused while the proxy does not listen. In a healthy pod it listens
-    /// from before the first container starts until after the last one ends.
+    /// from before the first container starts until after the last one ends. Those of a pod that enters node mode pass
+    /// until its node proxy listens.
     pub(crate) fn workload(&self) -> CaptureTarget {
         let cgroup = self.cgroup.clone().unwrap_or_default();
         CaptureTarget {
@@ -52,7 +59,7 @@ impl CaptureRecord {
             proxy_cgroup: cgroup.clone(),
             proxy_process: None,
             cgroup,
-            fail_closed: true,
+            fail_closed: !self.entering,
             excluded: Vec::new(),
             proxy_uid: ports::PROXY_UID,
             datagrams: self.datagrams.parse().unwrap_or_default(),
@@ -157,7 +164,11 @@ mod tests {
             backend: "nftables".into(),
             since_unix_s: Some(12),
             datagrams: "enabled".into(),
+            entering: false,
+            leaving: false,
         };
+        assert!(record.workload().fail_closed);
+        assert!(!CaptureRecord { entering: true, ..record.clone() }.workload().fail_closed);
         let directory = folder.path().join("pods");
         CaptureRecords::open(&directory).unwrap().write(&record).unwrap();
         fs::write(directory.join("broken.json"), "{").unwrap();
@@ -167,7 +178,8 @@ mod tests {
         fs::remove_file(netns).unwrap();
         assert!(!record.is_alive());
         let mut earlier = serde_json::to_value(&record).unwrap();
-        earlier.as_object_mut().unwrap().remove("since_unix_s");
+        let fields = earlier.as_object_mut().unwrap();
+        fields.retain(|name, _| !["since_unix_s", "entering", "leaving"].contains(&name.as_str()));
         let earlier: CaptureRecord = serde_json::from_value(earlier).unwrap();
         assert_eq!(earlier, CaptureRecord { since_unix_s: None, ..record });
         records.remove("u").unwrap();

@@ -26,6 +26,7 @@ use crate::metrics::{Metrics, lock};
 use crate::peers;
 use crate::pod::Pod;
 use crate::record::CaptureRecords;
+use crate::reports::ServedReports;
 use crate::retry::RetryQueue;
 use crate::{server, sizes};
 
@@ -43,7 +44,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let settings = flags.flows.settings().map_err(|error| anyhow::anyhow!("{error}"))?;
     let metrics = Arc::new(Metrics::default());
     let (brokers, ended) = start_brokers(&flags)?;
-    let keeper = keeper(&flags.node, Arc::clone(&metrics))?.with_brokers(brokers);
+    let keeper = keeper(&flags.node, Arc::clone(&metrics))?.with_brokers(Arc::clone(&brokers));
     let keeper = Arc::new(keeper);
     let client = connect(flags.kubeconfig.as_deref(), None).await?;
     let cluster = PodSource {
@@ -83,7 +84,10 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let answer =
         move |request, ends: SocketPair| Arc::clone(&admin).answer(request, ends.client.ip());
     tokio::spawn(leno_program::serve(admin_listener, answer));
-    tokio::spawn(server::serve(listener, cluster.clone(), Arc::clone(&keeper), Arc::clone(&flows)));
+    metrics.awaits_reports.store(flags.report_served, Ordering::Relaxed);
+    let reports = flags.report_served.then(|| start_reports(&cluster, &keeper, brokers));
+    let services = (Arc::clone(&keeper), Arc::clone(&flows), reports);
+    tokio::spawn(server::serve(listener, cluster.clone(), services));
     if let Some(installation) = installation {
         let beside =
             || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("leno-cni"));
@@ -118,6 +122,19 @@ fn start_brokers(flags: &Flags) -> anyhow::Result<(Arc<Brokers>, mpsc::Receiver<
         format!("listening on {} for the supervisor of node proxies", path.display())
     })?;
     Ok((brokers, ended))
+}
+
+/// Starts to report which pods are served.
+fn start_reports(
+    cluster: &PodSource,
+    keeper: &Arc<Keeper>,
+    brokers: Arc<Brokers>,
+) -> Arc<ServedReports> {
+    let metrics = Arc::clone(&cluster.metrics);
+    let reports = Arc::new(ServedReports::new(cluster.client.clone(), metrics));
+    let of_node = (Arc::clone(keeper), brokers);
+    tokio::spawn(Arc::clone(&reports).follow(Arc::clone(&cluster.pods), of_node));
+    reports
 }
 
 /// Checks pods that change, and all pods every [`ROUND`], until the sender of changes is dropped.

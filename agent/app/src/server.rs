@@ -17,6 +17,7 @@ use crate::follow::PodSource;
 use crate::host::NetnsId;
 use crate::keeper::Keeper;
 use crate::pod::Pod;
+use crate::reports::ServedReports;
 
 /// Most calls at the same time. A runtime starts a few pods at a time, but all pods of a node after a reboot.
 const MAX_CALLS: usize = 64;
@@ -35,19 +36,14 @@ pub(crate) fn listen(socket: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves until the runtime ends.
-pub(crate) async fn serve(
-    listener: UnixListener,
-    cluster: PodSource,
-    keeper: Arc<Keeper>,
-    flows: Arc<Flows>,
-) {
+pub(crate) async fn serve(listener: UnixListener, cluster: PodSource, node: NodeServices) {
     let places = Arc::new(Semaphore::new(MAX_CALLS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let next = leno_program::accept("a call of the CNI plugin", || listener.accept());
         let (stream, _) = next.await;
         let cluster = cluster.clone();
-        let node = (Arc::clone(&keeper), Arc::clone(&flows));
+        let node = node.clone();
         tokio::spawn(async move {
             if let Err(error) = call(stream, &cluster, node).await {
                 tracing::warn!(%error, "a call of the CNI plugin was not answered");
@@ -57,8 +53,9 @@ pub(crate) async fn serve(
     }
 }
 
-/// The parts of the agent that handle a call: the keeper captures pods, and the other accounts for flows.
-type NodeServices = (Arc<Keeper>, Arc<Flows>);
+/// The parts of the agent that handle a call: the keeper captures pods, the second accounts for flows, and the last reports
+/// which pods are served, if this agent does.
+type NodeServices = (Arc<Keeper>, Arc<Flows>, Option<Arc<ServedReports>>);
 
 async fn call(stream: UnixStream, cluster: &PodSource, node: NodeServices) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
@@ -96,7 +93,7 @@ async fn answer(request: PluginRequest, cluster: &PodSource, node: NodeServices)
 async fn decide(
     request: PluginRequest,
     cluster: &PodSource,
-    (keeper, flows): NodeServices,
+    (keeper, flows, reports): NodeServices,
 ) -> Result<Option<String>, String> {
     if request.command == CniCommand::Del {
         let Some(uid) = request.uid else { return Ok(None) };
@@ -130,6 +127,9 @@ async fn decide(
     };
     let backend = blocking(add).await.map_err(|failed| failed.to_string())?;
     added_to.until_served(&of_pod).await.map_err(|failed| failed.to_string())?;
+    if let Some(reports) = reports {
+        reports.before_start(&of_pod).await;
+    }
     Ok(Some(backend.to_string()))
 }
 

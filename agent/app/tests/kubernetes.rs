@@ -1,6 +1,8 @@
 //! Tests the real agent with a real API server and etcd, through kinds of outages: the connection to the server is cut,
 //! the server restarts, and the agent may not read the namespaces.
 //!
+//! A further test has the API server decide what an agent may write into the status of pods.
+//!
 //! Needs `CLUSTER_KUBE` (`scripts/cluster.sh api`). Without the variable, the test reports that it is skipped, or
 //! fails if `LENO_REQUIRE` contains `kubernetes`. The agent has no capability here, so it captures no pod and does
 //! not change the machine.
@@ -13,8 +15,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use leno_charts::{NAMESPACE, Values};
 use leno_cni::protocol::{CniCommand, PluginRequest, ask};
+use leno_kube::Api;
+use leno_kube::api::{Patch, PatchParams};
 use leno_testkit_api::objects::pod;
 use leno_testkit_api::{Relay, TestApiServer, binary, until};
 use serde_json::{Value, json};
@@ -252,4 +257,77 @@ async fn no_pod_is_captured_before_its_settings_are_known() {
     let why = agent.refuses("own", None).unwrap();
     assert!(why.contains("its network namespace"), "{why}");
     assert_eq!(agent.refuses("plain", Some(false)), None);
+}
+
+/// Writes into the status of a pod. The error is the API server's reason.
+async fn write(kubeconfig: &Path, pod: &str, change: Value) -> Result<Pod, String> {
+    let client = leno_kube::connect(Some(kubeconfig), None).await.unwrap();
+    let pods = Api::<Pod>::namespaced(client, "shop");
+    let written = pods.patch_status(pod, &PatchParams::default(), &Patch::Strategic(change)).await;
+    written.map_err(|error| error.to_string())
+}
+
+/// A change of conditions of a pod, as the agent writes it.
+fn conditions(all: Value) -> Value {
+    json!({"status": {"conditions": all}})
+}
+
+/// Regression: the right to write the status of pods would be one to direct traffic to any address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compromised_agent_writes_one_condition_of_pods_of_its_own_node() {
+    let Some(kube) = binary() else { return };
+    let bed = TestApiServer::start(&kube).await;
+    let unbound = cluster(&bed).await;
+    let chart = leno_charts::render(&Values::defaults(), NAMESPACE).unwrap();
+    let is_policy = |document: &&str| document.contains("\nkind: ValidatingAdmissionPolicy");
+    let policies: Vec<&str> = chart.split("---\n").filter(is_policy).collect();
+    bed.apply_yaml(&policies.join("---\n")).await;
+    let mut own = of_node("agent", NODE);
+    own["metadata"]["namespace"] = json!(NAMESPACE);
+    own["spec"]["serviceAccountName"] = json!("agent");
+    bed.apply(own).await;
+    for (name, node) in [("here", NODE), ("elsewhere", "n2")] {
+        let pod = of_node(name, node);
+        bed.apply(pod.clone()).await;
+        bed.set_status(pod).await;
+    }
+    let token = bed.token((NAMESPACE, "agent"), None, Some("agent")).await;
+    let agent = bed.kubeconfig("agent.kubeconfig", bed.port, &token);
+    let served = |status: &str| conditions(json!([{"type": "leno.dev/Served", "status": status}]));
+
+    // The API server needs a while to enforce the policy.
+    until("the policy is enforced", async || {
+        let refused = write(&agent, "elsewhere", served("True")).await.err()?;
+        refused.contains("an agent reports on pods of its own node").then_some(())
+    })
+    .await;
+    for status in ["True", "False"] {
+        let pod = write(&agent, "here", served(status)).await.unwrap();
+        let all = pod.status.unwrap().conditions.unwrap();
+        let all: Vec<(&str, &str)> =
+            all.iter().map(|one| (one.type_.as_str(), one.status.as_str())).collect();
+        assert_eq!(all, [("Ready", "True"), ("leno.dev/Served", status)]);
+    }
+    let (metadata, alone) =
+        ("an agent writes no metadata of a pod", "leno.dev/Served of a pod alone");
+    for (change, why) in [
+        (conditions(json!([{"type": "Ready", "status": "False"}])), alone),
+        (conditions(json!([{"type": "Ready", "$patch": "delete"}])), alone),
+        (conditions(json!([{"type": "Other", "status": "True"}])), alone),
+        (json!({"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}}), alone),
+        (json!({"status": {"phase": "Failed"}}), alone),
+        (json!({"status": {"message": "added"}}), alone),
+        (json!({"status": {"podIP": null, "podIPs": null}}), alone),
+        (json!({"metadata": {"annotations": {"leno.dev/mtls": "disabled"}}}), metadata),
+        (json!({"metadata": {"labels": {"app": "other"}}}), metadata),
+        (json!({"metadata": {"labels": null}}), metadata),
+        (json!({"metadata": {"finalizers": ["example.org/stays"]}}), metadata),
+    ] {
+        let refused = write(&agent, "here", change.clone()).await.unwrap_err();
+        assert!(refused.contains(why), "{change}: {refused}");
+    }
+    // A token that is bound to no pod is of no node.
+    let unbound = bed.kubeconfig("unbound.kubeconfig", bed.port, &unbound);
+    let refused = write(&unbound, "here", served("True")).await.unwrap_err();
+    assert!(refused.contains("an agent reports on pods of its own node"), "{refused}");
 }

@@ -234,6 +234,19 @@ impl Captured {
         }
     }
 
+    /// Stops capturing new connections, as [`let_pass`] does; with netfilter, removes the rules, because each connection keeps
+    /// its original destination.
+    ///
+    /// # Errors
+    /// When something cannot be removed; calling again tries again.
+    pub fn let_pass(&mut self) -> Result<(), Error> {
+        match &self.state {
+            State::Ebpf(instance) => Ok(instance.let_pass()?),
+            State::Netfilter { .. } => self.install(false),
+            State::Released(_) => Ok(()),
+        }
+    }
+
     /// Undoes the capture; succeeds if that is done already or the namespace is gone. Connections that were
     /// captured before stay with the proxy.
     ///

@@ -77,6 +77,9 @@ pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
 /// earlier sees that it was superseded, and writes nothing more. The prefix is not `leno.dev/`,
 /// because every version rejects unknown keys with that prefix.
 pub const REMOVAL_RUN_ANNOTATION: &str = "removal.leno.dev/run";
+/// The condition by which the agent of a node reports that a node proxy serves a pod. Agents write it into the pod's
+/// status, which the author of a pod cannot write.
+pub const SERVED_CONDITION: &str = "leno.dev/Served";
 /// The condition of a control plane's pod: whether it follows all kinds of objects that it should.
 pub const KINDS_CONDITION: &str = "leno.dev/KindsFollowed";
 /// The label of an `EndpointSlice` that names its service (Kubernetes' own).

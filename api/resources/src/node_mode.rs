@@ -93,6 +93,15 @@ impl PodMode {
     }
 }
 
+impl PodMode {
+    /// Whether the namespace does not put the pod into the mesh, and the pod itself says nothing of it. A pod that declines is
+    /// not meant, because whether it may decline is decided when it is made.
+    #[must_use]
+    pub fn is_withdrawn(self, namespace: NamespaceMode) -> bool {
+        self.meshed.is_none() && !namespace.meshed
+    }
+}
+
 impl NamespaceMode {
     /// Reads the labels and annotations of a namespace.
     #[must_use]
@@ -149,6 +158,28 @@ mod tests {
             );
         }
         assert!(!PodMode::new(None, None).is_node(NamespaceMode::default()));
+    }
+
+    #[test]
+    fn only_a_namespace_withdraws_pods_from_the_mesh() {
+        for (labels, annotations, of_namespace, expected) in [
+            ("", "", "", true),
+            ("mode=node", "", "mode=node", true),
+            ("", "", "inject=disabled", true),
+            ("", "", "inject=enabled", false),
+            ("", "", "inject=enabled mode=sidecar", false),
+            ("inject=enabled", "", "", false),
+            ("inject=disabled", "", "", false),
+            ("", "inject=disabled", "", false),
+        ] {
+            let pod = PodMode::new(Some(&map(labels)), Some(&map(annotations)));
+            let namespace = NamespaceMode::new(Some(&map(of_namespace)), None);
+            assert_eq!(
+                pod.is_withdrawn(namespace),
+                expected,
+                "{labels:?} {annotations:?} {of_namespace:?}"
+            );
+        }
     }
 
     #[test]

@@ -217,13 +217,16 @@ pub struct InstanceStatus {
     pub pod: Option<PodHost>,
 }
 
-/// The node under a pod.
+/// The node under a pod, and what the agent of that node reports of the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHost {
     /// The addresses of the node.
     pub addresses: Vec<IpAddr>,
     /// Whether the pod uses the node's network, so that its addresses are the node's.
     pub shared: bool,
+    /// Whether the agent of the node reports that a node proxy serves the pod
+    /// ([`SERVED_CONDITION`](crate::SERVED_CONDITION)).
+    pub served: bool,
 }
 
 impl Workload {

@@ -20,14 +20,17 @@ use crate::{Error, installed, lacking};
 
 mod platform;
 mod replicas;
+mod served;
 
 /// The minor number of the oldest supported version of Kubernetes. Since that version, Kubernetes has v1 of the
 /// APIs that the mesh uses.
 const OLDEST_MINOR: u32 = 26;
 /// The minor number of the oldest version of Kubernetes that enables native sidecars by default (KEP-753).
 const NATIVE_SIDECARS: u32 = 29;
+/// The minor number of the oldest version of Kubernetes that has v1 of ValidatingAdmissionPolicies.
+const ADMISSION_POLICIES: u32 = 30;
 /// The rights that an installation needs: verb, group, resource.
-const RIGHTS: [Right; 12] = [
+const RIGHTS: [Right; 14] = [
     ("create", "", "namespaces"),
     ("create", "", "resourcequotas"),
     ("create", "networking.k8s.io", "networkpolicies"),
@@ -39,6 +42,8 @@ const RIGHTS: [Right; 12] = [
     ("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
     ("create", "rbac.authorization.k8s.io", "roles"),
     ("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("create", "admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("create", "admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
     ("create", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];
 
@@ -60,6 +65,10 @@ fn unfinished_removal() -> Check {
 
 fn captured_pods() -> Check {
     Check::new("pods", "Is every pod with a proxy captured?")
+}
+
+fn served_pods() -> Check {
+    Check::new("node mode", "Does a node proxy serve every pod in node mode?")
 }
 
 fn gateway() -> Check {
@@ -145,6 +154,12 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<CheckResult>,
         Err(error) => found.push(unless_forbidden(history(), Err(error))?),
     }
     found.extend(pods(client, step).await);
+    if there.told().is_ok_and(|values| values.node.report_served) {
+        match served::served(client).await {
+            Ok(said) => found.extend(said),
+            Err(error) => found.push(unless_forbidden(served_pods(), Err(error))?),
+        }
+    }
     Ok(found)
 }
 
@@ -244,6 +259,13 @@ async fn version(client: &Client) -> Result<CheckResult, Error> {
         kubernetes().warning(format!(
             "{said}: without native sidecars (1.{NATIVE_SIDECARS}) Jobs need to end their proxy themselves"
         ))
+    } else if minor < ADMISSION_POLICIES {
+        kubernetes()
+            .warning(format!(
+                "{said}: without ValidatingAdmissionPolicies (1.{ADMISSION_POLICIES}) agents may not report which pods \
+                 node proxies serve"
+            ))
+            .remedy("install with --set node.reportServed=false")
     } else {
         kubernetes().good(said)
     })

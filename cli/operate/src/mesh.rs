@@ -133,5 +133,6 @@ async fn told(client: &Client, system: &str) -> Result<Option<MeshSettings>, Err
         },
         namespace: Some(system.to_owned()),
         writers: ObjectWriters::Tenants,
+        agents_report: values.node.report_served,
     }))
 }

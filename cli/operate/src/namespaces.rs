@@ -9,7 +9,7 @@ use leno_kube::core::PartialObjectMeta;
 use leno_kube::{Api, Client};
 use leno_observe::stat::ProxyProcess;
 use leno_resources::{NamespaceMode, share};
-use leno_sources::{has_proxy, is_meshed};
+use leno_sources::{has_proxy, is_meshed, is_served};
 use leno_types::nearest;
 
 use crate::Error;
@@ -112,6 +112,11 @@ impl NamespaceModes {
     /// Whether a pod has its own proxy or is served by a proxy of its node.
     pub(crate) fn has_proxy(&self, pod: &Pod) -> bool {
         has_proxy(pod, self.of(pod).map(|(mode, _)| *mode).unwrap_or_default())
+    }
+
+    /// Whether a pod is in node mode, and the agent of its node does not report that a node proxy serves it.
+    pub(crate) fn awaits_node_proxy(&self, pod: &Pod) -> bool {
+        self.has_proxy(pod) && !is_meshed(pod) && is_served(pod) != Some(true)
     }
 
     /// Where the proxy of a pod is meant to run; `None` if the pod has no proxy.

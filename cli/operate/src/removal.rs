@@ -375,6 +375,7 @@ fn with_all_parts(mut values: Values) -> Values {
     values.identity.cluster_trust_bundle = true;
     values.identity.pod_certificates = true;
     values.waypoints.enabled = true;
+    values.node.report_served = true;
     values.identity.workload_api.volume = WorkloadApiVolume::HostPath;
     if values.observer.readers.is_empty() {
         // Only the name of the role binding matters here, so an empty reader is enough.
@@ -407,8 +408,12 @@ mod tests {
 
     #[test]
     fn what_an_upgrade_has_left_is_removed() {
-        let settings =
-            ["observer.enabled=false", "identity.workloadApi.volume=csi"].map(str::to_owned);
+        let settings = [
+            "observer.enabled=false",
+            "identity.workloadApi.volume=csi",
+            "node.reportServed=false",
+        ]
+        .map(str::to_owned);
         let values = with_all_parts(Values::load(&[], &settings).unwrap());
         let all = named(&render(&values, "leno-system").unwrap()).unwrap();
         let has =
@@ -420,11 +425,11 @@ mod tests {
         assert!(has("ClusterRole", "leno-trust-bundle"));
         assert!(has("ClusterRole", "leno-pod-certificates"));
         for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
-            assert!(
-                has(kind, "leno-workload-api") && has(kind, "leno-pod-certificates-v2"),
-                "{kind}"
-            );
+            for name in ["leno-workload-api", "leno-pod-certificates-v2", "leno-agent"] {
+                assert!(has(kind, name), "{kind} {name}");
+            }
         }
+        assert!(has("ClusterRole", "leno-agent-reports"));
         assert!(has("ServiceAccount", "observer"));
     }
 }

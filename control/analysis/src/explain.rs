@@ -51,6 +51,7 @@ impl MeshModel {
             let meant = meant.unwrap_or_default();
             answer.notes.push(format!("nothing in the mesh is called {host}{meant}"));
         }
+        self.note_awaited(&mut answer, &sender, &instances_behind(&found, question.port));
         match found {
             host if !sender.meshed => self.without_proxy(&mut answer, &sender, &host, question),
             HostMeaning::Service(service) => {
@@ -71,6 +72,27 @@ impl MeshModel {
             self.authorize(&mut answer, &sender, question);
         }
         Ok(answer)
+    }
+
+    /// Notes that the sender, or instances of the destination, are in node mode and not served by a node proxy yet.
+    fn note_awaited(&self, answer: &mut Explanation, sender: &Sender, behind: &[InstanceName]) {
+        let awaits = |name: &&InstanceName| self.index.awaits_node_proxy(name);
+        if sender.instance.as_ref().filter(awaits).is_some() {
+            let note = "the client is in node mode, and no proxy of its node serves it yet: leno check has more";
+            answer.notes.push(note.to_owned());
+        }
+        let mut awaited = behind.iter().filter(awaits).peekable();
+        let Some(first) = awaited.peek() else { return };
+        let refuses = self.index.workload(first).is_some_and(|one| one.identity.is_some());
+        let meanwhile = match refuses {
+            true => "connections to them fail until then, since mTLS is strict",
+            false => "proxies send them plaintext until then",
+        };
+        answer.notes.push(format!(
+            "{} of {} instances are in node mode and no proxy of their node serves them yet: {meanwhile}",
+            awaited.count(),
+            behind.len()
+        ));
     }
 
     /// The result for a request of a client without a proxy. Only the servers' proxies make decisions.
@@ -223,6 +245,18 @@ impl MeshModel {
             };
             answer.ignored.push(format!("{key} {reason}"));
         }
+    }
+}
+
+/// The instances that a port of a host leads to.
+fn instances_behind(host: &HostMeaning, port: u16) -> Vec<InstanceName> {
+    match host {
+        HostMeaning::Workload(workload) => vec![workload.name.clone()],
+        HostMeaning::Service(service) => {
+            let endpoints = service.port(port).into_iter().flat_map(|port| port.endpoints.iter());
+            endpoints.filter_map(|endpoint| endpoint.workload.clone()).collect()
+        }
+        HostMeaning::Unknown { .. } => Vec::new(),
     }
 }
 

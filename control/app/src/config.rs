@@ -154,6 +154,12 @@ pub(crate) struct Flags {
           action = clap::ArgAction::SetTrue)]
     pub(crate) waypoints: bool,
 
+    /// Proxies connect with mTLS to pods in node mode once the agents of their nodes report that node proxies serve them,
+    /// which agents with --report-served do, and not from the label on; only with --kubernetes
+    #[arg(long, env = "LENO_AGENTS_REPORT", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) agents_report: bool,
+
     /// The shortest time of each phase of a rotation of the root, because nodes take that long to update mounted roots
     /// in pods; only with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
@@ -298,6 +304,8 @@ pub(crate) struct Config {
     pub(crate) stream_age: Duration,
     pub(crate) default_mtls: MtlsMode,
     pub(crate) default_egress: Egress,
+    /// Whether agents report which pods node proxies serve.
+    pub(crate) agents_report: bool,
     pub(crate) admin: Option<SocketAddr>,
 }
 
@@ -406,6 +414,7 @@ impl Config {
             stream_age: flags.stream_age,
             default_mtls: flags.default_mtls,
             default_egress: flags.default_egress,
+            agents_report: flags.agents_report,
             admin: flags.admin,
         })
     }

@@ -104,6 +104,8 @@ fn index_settings(config: &Config) -> IndexSettings {
             MeshSource::Cluster(_) => ObjectWriters::Tenants,
             MeshSource::Files(_) => ObjectWriters::Operator,
         },
+        // Set once the agents of all nodes report.
+        agents_report: false,
     }
 }
 

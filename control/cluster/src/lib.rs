@@ -14,6 +14,7 @@
 //!  Deployments, Services, ServiceAccounts, Gateways  <- waypoints  the pods of waypoints
 //!  XMesh        <- xmesh       the features of the mesh
 //!  its own pod  <- replica     whether it follows all kinds (kinds), and whether its proxies enforce all policies (unenforced); by each replica
+//!  DaemonSet    -> agents      whether the agents of all nodes report which pods node proxies serve
 //!  a removal    <- removal     cancelled step by step if the mesh was installed again; by the leader
 //! ```
 //!
@@ -28,6 +29,7 @@
 //! Read first: [`authority`], [`TokenReviewer`], [`StatusReconciler`], [`RootsReconciler`], [`WebhookReconciler`],
 //! [`XMeshReconciler`], [`RemovalReconciler`], [`FetchedReconciler`], [`PodCertificateSigner`].
 
+mod agents;
 mod authority;
 mod certificates_api;
 mod counts;
@@ -49,6 +51,7 @@ mod waypoints;
 mod webhooks;
 mod xmesh;
 
+pub use agents::until_agents_report;
 pub use authority::{
     AuthorityError, AuthorityReconciler, AuthorityStore, SECRET, StoreError, authority,
 };

@@ -451,18 +451,41 @@ impl Facts {
         self.settings.writers == ObjectWriters::Tenants && !exempt()
     }
 
-    /// Whether an instance has a proxy, either a sidecar or a node proxy.
+    /// Whether an instance has a proxy, either a sidecar or a node proxy that serves it.
     pub(crate) fn is_meshed(&self, name: &InstanceName, row: &InstanceRow) -> bool {
+        let is_served = || row.served || !self.settings.agents_report;
+        row.meshed || self.is_in_node_mode(name, row) && is_served()
+    }
+
+    /// From now on, a pod in node mode counts as served only if an agent reports it. Returns the pods for which that differs.
+    pub(crate) fn follow_reports(&mut self) -> AffectedNames {
+        self.settings.agents_report = true;
+        let awaits =
+            |(name, row): &(&InstanceName, &InstanceRow)| self.awaits_node_proxy(name, row);
+        let instances = self.all_instances().filter(awaits).map(|(name, _)| name.clone()).collect();
+        AffectedNames { instances, ..AffectedNames::default() }
+    }
+
+    /// Whether a pod without a sidecar is in node mode, by its own settings or those of its namespace.
+    fn is_in_node_mode(&self, name: &InstanceName, row: &InstanceRow) -> bool {
         let of_namespace = || self.namespaces.get(&*name.namespace).map(|row| row.mode);
-        row.meshed || row.mode.is_some_and(|mode| mode.is_node(of_namespace().unwrap_or_default()))
+        row.mode.is_some_and(|mode| mode.is_node(of_namespace().unwrap_or_default()))
+    }
+
+    /// Whether an instance is in node mode and no agent reports yet that a node proxy serves it.
+    pub(crate) fn awaits_node_proxy(&self, name: &InstanceName, row: &InstanceRow) -> bool {
+        !self.is_meshed(name, row) && self.is_in_node_mode(name, row)
     }
 
     /// The identity that a client expects of an instance over mTLS; `None` if clients use plaintext.
     pub(crate) fn identity(&self, name: &InstanceName) -> Option<&Identity> {
         let row = self.instance(name)?;
         let stays = self.removal < Removal::Plaintext;
-        let has_proxy = self.is_meshed(name, row) || self.speaks_hbone(name, row);
-        let speaks = has_proxy && stays && self.mode(name, row) != MtlsMode::Disabled;
+        let mode = self.mode(name, row);
+        // No client sends plaintext to a pod that is to refuse it, whatever an agent reports.
+        let is_due = || mode == MtlsMode::Strict && self.is_in_node_mode(name, row);
+        let has_proxy = self.is_meshed(name, row) || self.speaks_hbone(name, row) || is_due();
+        let speaks = has_proxy && stays && mode != MtlsMode::Disabled;
         speaks.then_some(&row.identity)
     }
 

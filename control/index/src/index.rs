@@ -30,6 +30,8 @@ pub struct MeshSettings {
     pub namespace: Option<String>,
     /// Which clients write the objects.
     pub writers: ObjectWriters,
+    /// Whether agents report which pods node proxies serve. Without it, every pod in node mode counts as served.
+    pub agents_report: bool,
 }
 
 /// Which clients write the objects. This decides which claims are checked.
@@ -86,6 +88,14 @@ impl Index {
         } else {
             self.rebuild(touched)
         }
+    }
+
+    /// From now on, a pod in node mode counts as served only if the agent of its node reports it
+    /// ([`MeshSettings::agents_report`]).
+    pub fn follow_reports(&mut self) -> ChangedNames {
+        let touched = self.facts.follow_reports();
+        // All values will be built.
+        if self.is_preloaded { ChangedNames::default() } else { self.rebuild(touched) }
     }
 
     fn put_all(&mut self, changes: Vec<ObjectChange>) -> AffectedNames {
@@ -154,6 +164,12 @@ impl Index {
     #[must_use]
     pub fn is_meshed(&self, name: &InstanceName) -> bool {
         self.facts.instance(name).is_some_and(|row| self.facts.is_meshed(name, row))
+    }
+
+    /// Whether an instance is in node mode, and other proxies do not know yet that a node proxy serves it.
+    #[must_use]
+    pub fn awaits_node_proxy(&self, name: &InstanceName) -> bool {
+        self.facts.instance(name).is_some_and(|row| self.facts.awaits_node_proxy(name, row))
     }
 
     /// The policy that a workload's own proxy enforces.

@@ -93,6 +93,8 @@ pub(crate) struct InstanceRow {
     pub(crate) meshed: bool,
     /// The mode that a pod without a sidecar sets, which may make a node proxy serve it.
     pub(crate) mode: Option<PodMode>,
+    /// Whether the agent of its node reports that a node proxy serves it.
+    pub(crate) served: bool,
     /// The protocol that its proxy expects from other proxies, if the workload declares one because the proxy is
     /// not of this mesh.
     pub(crate) wire: Option<WireForm>,
@@ -256,6 +258,7 @@ pub(crate) fn instances(
             addresses: addresses(instance.addresses.iter().copied()),
             meshed: instance.meshed,
             mode: may_be_served.then_some(mode),
+            served: instance.pod.as_ref().is_some_and(|pod| pod.served),
             wire,
             is_redirected,
             mtls,

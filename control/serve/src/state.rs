@@ -69,10 +69,19 @@ impl PlaneState {
 
     /// Applies changes atomically: no stream sees a part of them.
     pub fn apply(&self, changes: Vec<ObjectChange>) {
+        self.change(|index| index.apply_all(changes));
+    }
+
+    /// From now on, a pod in node mode counts as served only if the agent of its node reports it.
+    pub fn follow_reports(&self) {
+        self.change(Index::follow_reports);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Index) -> ChangedNames) {
         let since = Instant::now();
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let before = index.removal();
-        let mut changed = index.apply_all(changes);
+        let mut changed = change(&mut index);
         self.tell_of_removal(before, index.removal());
         if changed.is_empty() {
             return;

@@ -24,7 +24,7 @@ mod watch;
 
 use crate::SourceUpdate;
 pub use followed::{UnfollowedKind, WatchStates};
-pub use pod::{PROXY_CONTAINER, has_proxy, is_meshed, is_ready, owner};
+pub use pod::{PROXY_CONTAINER, has_proxy, is_meshed, is_ready, is_served, owner};
 pub use read::{ReadError, SourceObjects, UnreadObject, read};
 
 use collector::Collector;

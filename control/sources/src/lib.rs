@@ -22,7 +22,7 @@ pub use diff::diff;
 pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
 pub use kubernetes::{
     KubernetesSource, PROXY_CONTAINER, ReadError, SourceObjects, UnfollowedKind, UnreadObject,
-    WatchStates, has_proxy, is_meshed, is_ready, owner, read,
+    WatchStates, has_proxy, is_meshed, is_ready, is_served, owner, read,
 };
 
 use leno_index::ObjectChange;

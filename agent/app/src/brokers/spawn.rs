@@ -30,6 +30,10 @@ pub(super) fn broker(program: &Path, place: &PodSandbox<'_>) -> io::Result<Chann
     let others: Vec<File> = place.others.iter().filter_map(|group| other_entry(group)).collect();
     let credentials = ProcessCredentials::confined(PROXY_UID);
     let mut command = Command::new(program);
+    if place.enters {
+        // The listeners are only bound. The node proxy begins to listen once it can serve.
+        command.args(["--supervised", "--succeeds"]);
+    }
     command
         .env_clear()
         .stdin(Stdio::from(OwnedFd::from(far)))

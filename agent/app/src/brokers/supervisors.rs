@@ -107,8 +107,17 @@ impl Supervisors {
 
     /// Whether a proxy process serves the pod, or has been ordered to.
     pub(super) fn is_served(&self, uid: &str) -> bool {
+        self.has_reached(uid, PodProgress::Joined)
+    }
+
+    /// Whether a proxy process accepts the pod's connections.
+    pub(super) fn is_serving(&self, uid: &str) -> bool {
+        self.has_reached(uid, PodProgress::Serving)
+    }
+
+    fn has_reached(&self, uid: &str, wanted: PodProgress) -> bool {
         let mut all = self.0.iter();
-        all.any(|one| one.holds.get(uid).is_some_and(|progress| *progress >= PodProgress::Joined))
+        all.any(|one| one.holds.get(uid).is_some_and(|progress| *progress >= wanted))
     }
 
     /// Records that a supervisor was asked to end.
@@ -170,6 +179,13 @@ impl Supervisors {
     pub(super) fn release_everywhere(&mut self, uid: &str) {
         for one in &mut self.0 {
             one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: false });
+        }
+    }
+
+    /// Orders the supervisors that serve a pod to stop, and to finish its open streams.
+    pub(super) fn leave(&mut self, uid: &str) {
+        for one in self.0.iter_mut().filter(|one| one.holds.contains_key(uid)) {
+            one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: true });
         }
     }
 

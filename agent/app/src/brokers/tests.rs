@@ -15,6 +15,22 @@ fn brokers_of(program: PathBuf, node: &Path) -> Arc<Brokers> {
     Brokers::new(program, host, Handle::current()).0
 }
 
+/// Creates brokers whose tasks run on this runtime. No broker can be started.
+pub(crate) fn of_runtime(runtime: &Handle) -> Arc<Brokers> {
+    let _context = runtime.enter();
+    brokers()
+}
+
+/// Connects a supervisor that serves a pod. The pod is served until the supervisor, or the broker's end of the channel, is
+/// dropped.
+pub(crate) async fn serving_supervisor(
+    brokers: &Arc<Brokers>,
+    uid: &str,
+) -> (AsyncChannel, Channel) {
+    let (held, broker) = Channel::pair().unwrap();
+    (connect(brokers, 0, &[(uid, true, &held)]).await, broker)
+}
+
 pub(crate) fn pod(uid: &str) -> PlacedPod {
     PlacedPod {
         namespace: "shop".to_owned(),
@@ -143,6 +159,38 @@ async fn a_pod_whose_order_is_too_long_does_not_keep_other_pods_from_being_serve
 }
 
 #[tokio::test]
+async fn the_streams_of_a_pod_that_leaves_node_mode_are_finished_and_its_listeners_closed() {
+    let brokers = brokers();
+    let broker = start(&brokers, pod("a"), true);
+    let supervisor = supervisor(&brokers).await;
+    assert_eq!(told(&supervisor).await, serve("a", false));
+    report(&supervisor, &serving("a"));
+    until(&brokers, |state| state.supervisors.is_serving("a")).await;
+    brokers.leave("a");
+    assert_eq!(told(&supervisor).await, succeeded("a"));
+    let (order, _) = broker.receive::<ServeOrder>().unwrap().unwrap();
+    assert_eq!(order, ServeOrder { closes: true });
+    assert!(brokers.uids().is_empty());
+    // The pod has ended.
+    brokers.release("a");
+    assert_eq!(told(&supervisor).await, release("a"));
+}
+
+#[tokio::test]
+async fn a_pod_is_serving_once_a_process_accepts_its_connections() {
+    let brokers = brokers();
+    let _broker = start(&brokers, pod("a"), false);
+    let supervisor = supervisor(&brokers).await;
+    assert_eq!(told(&supervisor).await, serve("a", false));
+    report(&supervisor, &served("a"));
+    brokers.until_served("a").await.unwrap();
+    assert!(!brokers.is_serving("a"));
+    report(&supervisor, &serving("a"));
+    until(&brokers, |state| state.supervisors.is_serving("a")).await;
+    assert!(brokers.is_serving("a") && !brokers.is_serving("b"));
+}
+
+#[tokio::test]
 async fn a_supervisor_that_reads_too_slowly_is_disconnected() {
     let brokers = brokers();
     let supervisor = supervisor(&brokers).await;
@@ -193,7 +241,7 @@ async fn a_supervisor_whose_broker_is_lost_on_the_way_connects_again_and_keeps_i
 async fn a_running_pod_waits_for_the_broker_that_a_supervisor_may_hold() {
     let serve = |brokers: &Arc<Brokers>, is_new: bool| {
         let netns = Path::new("/nonexistent");
-        let place = PodSandbox { netns, cgroup: None, others: Vec::new(), is_new };
+        let place = PodSandbox { netns, cgroup: None, others: Vec::new(), is_new, enters: false };
         brokers.serve(pod("a"), &place)
     };
     let started = |at: Instant| {

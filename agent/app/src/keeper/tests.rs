@@ -4,6 +4,7 @@
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::MutexGuard;
+use std::time::Duration;
 
 use leno_capture::Way;
 
@@ -48,6 +49,7 @@ impl Node {
             flows: None,
             flow_budget: None,
             ended: false,
+            served: None,
             capture: None,
             datagrams: None,
             own_users: false,
@@ -59,6 +61,7 @@ impl Node {
             namespace_promotion: None,
             probes: String::new(),
             group: None,
+            withdrawn: false,
         };
         let netns = Path::new("/run/netns").join(&uid);
         let folder = tempfile::tempdir().unwrap();
@@ -91,6 +94,17 @@ impl Node {
         let list = self.cgroup.join("sandbox/cgroup.procs");
         fs::write(list, child.id().to_string()).unwrap();
         self.processes.push(child);
+    }
+
+    /// Has a process of the pod try to connect to an address to which there is no route.
+    fn connect(&self) {
+        let (group, uid) = (self.cgroup.join("sandbox/cgroup.procs"), &self.pod.uid);
+        let connect = "exec 3<>/dev/tcp/192.0.2.1/80";
+        let script =
+            format!("echo $$ >{}; exec ip netns exec {uid} bash -c '{connect}'", group.display());
+        let mut shell = Command::new("sh");
+        let tried = shell.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
+        assert!(!tried.success());
     }
 
     fn end_processes(&mut self) {
@@ -382,4 +396,155 @@ fn the_mark_of_another_program_is_removed_before_a_capture() {
     agent.add(&node.pod, &node.netns, "sandbox").unwrap_err();
     node.pod.uid = cgroup;
     assert!(!leno_capture::is_marked(&node.netns).unwrap());
+}
+
+/// Regression: the connections of a running pod were refused from its capture until its broker listened, and waited until its
+/// node proxy had a certificate.
+#[test]
+fn a_running_pod_keeps_its_connections_until_a_node_proxy_accepts_them() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    for backend in [Backend::Ebpf, Backend::Nftables] {
+        let Some(node) = Node::new() else { return };
+        let mut node = node.with(backend);
+        node.pod.group = Some("web".to_owned());
+        node.start();
+        let uid = node.pod.uid.clone();
+        let brokers = crate::brokers::tests::of_runtime(runtime.handle());
+        let agent = node.agent().with_brokers(Arc::clone(&brokers));
+        while agent.host.netns_of(&uid).is_none_or(|(_, id)| Some(id) != NetnsId::of(&node.netns)) {
+            std::thread::yield_now();
+        }
+        agent.reconcile(&node.pod).unwrap_err();
+        assert!(agent.is_captured(&uid));
+        assert!(agent.complete(&uid).unwrap_err().contains("does not accept its connections yet"));
+        let counted = |agent: &Keeper, counter: &str| {
+            let connections = agent.connections(&uid).unwrap();
+            connections.get(counter).copied()
+        };
+        node.connect();
+        match backend {
+            Backend::Ebpf => assert_eq!(counted(&agent, "outbound_passed_open"), Some(1)),
+            _ => assert!(agent.connections(&uid).unwrap().is_empty(), "there are no rules"),
+        }
+        // An agent that is updated meanwhile leaves it so.
+        drop(agent);
+        let agent = node.agent().with_brokers(Arc::clone(&brokers));
+        node.connect();
+        match backend {
+            Backend::Ebpf => assert_eq!(counted(&agent, "outbound_passed_open"), Some(2)),
+            _ => assert!(agent.connections(&uid).unwrap().is_empty(), "there are no rules"),
+        }
+        let _supervisor =
+            runtime.block_on(crate::brokers::tests::serving_supervisor(&brokers, &uid));
+        agent.complete(&uid).unwrap();
+        agent.reconcile(&node.pod).unwrap();
+        node.connect();
+        match backend {
+            Backend::Ebpf => assert_eq!(counted(&agent, "outbound_refused"), Some(1)),
+            _ => assert!(!agent.connections(&uid).unwrap().is_empty(), "there are rules"),
+        }
+        drop(agent);
+        let agent = node.agent();
+        let kept = agent.records.of(&uid).unwrap();
+        assert!(!kept.entering, "{kept:?}");
+    }
+}
+
+/// Has the step of a pod that leaves node mode begun this long ago.
+fn age(agent: &Keeper, uid: &str, by: Duration) {
+    let place = agent.place(uid);
+    let mut place = lock(&place);
+    let leaving = &mut place.0.as_mut().unwrap().leaving;
+    let (Leaving::Heard(since) | Leaving::Passing(since) | Leaving::Finishing(since)) =
+        leaving.as_mut().unwrap();
+    *since = since.checked_sub(by).unwrap();
+}
+
+fn stage(agent: &Keeper, uid: &str) -> Option<&'static str> {
+    let place = agent.place(uid);
+    let place = lock(&place);
+    Some(match place.0.as_ref()?.leaving {
+        None => "stays",
+        Some(Leaving::Heard(_)) => "heard",
+        Some(Leaving::Passing(_)) => "passing",
+        Some(Leaving::Finishing(_)) => "finishing",
+    })
+}
+
+#[test]
+fn a_pod_that_its_namespace_withdraws_is_released_once_other_proxies_have_heard_of_it() {
+    for (backend, restart) in
+        [(Backend::Ebpf, false), (Backend::Ebpf, true), (Backend::Nftables, false)]
+    {
+        let Some(node) = Node::new() else { return };
+        let mut node = node.with(backend);
+        node.start();
+        let uid = node.pod.uid.clone();
+        let mut agent = node.agent();
+        agent.add(&node.pod, &node.netns, "sandbox").unwrap();
+        let reported = |served| Pod {
+            meshed: false,
+            withdrawn: true,
+            served: Some(served),
+            ..node.pod.clone()
+        };
+        let step = |agent: &Keeper, served: bool| {
+            agent.reconcile(&reported(served)).unwrap();
+            stage(agent, &uid)
+        };
+        assert_eq!(step(&agent, true), Some("stays"), "other proxies send mTLS");
+        assert_eq!(step(&agent, false), Some("heard"));
+        // The label comes back.
+        agent.reconcile(&node.pod).unwrap();
+        assert_eq!(stage(&agent, &uid), Some("stays"));
+        assert_eq!(step(&agent, false), Some("heard"));
+        assert_eq!(step(&agent, false), Some("heard"), "not all may have heard of it");
+        node.connect();
+        let refused = |agent: &Keeper| agent.connections(&uid).unwrap().remove("outbound_refused");
+        age(&agent, &uid, leave::HEARD);
+        assert_eq!(step(&agent, false), Some("passing"));
+        let before = refused(&agent);
+        node.connect();
+        match backend {
+            Backend::Ebpf => assert_eq!((before, refused(&agent)), (Some(1), Some(1))),
+            _ => assert!(agent.connections(&uid).unwrap().is_empty(), "there are no rules"),
+        }
+        assert_eq!(step(&agent, false), Some("passing"), "its queues are not empty");
+        if restart {
+            drop(agent);
+            agent = node.agent();
+        } else {
+            age(&agent, &uid, leave::ACCEPTED);
+            assert_eq!(step(&agent, false), Some("finishing"));
+            assert!(agent.is_captured(&uid), "for what the proxy finishes");
+            age(&agent, &uid, leave::FINISHED);
+            assert_eq!(step(&agent, false), None);
+        }
+        assert!(!agent.is_captured(&uid));
+        assert_eq!((node.records(), node.is_pinned()), (0, false));
+        assert_eq!(step(&agent, false), None, "it is released once");
+    }
+}
+
+#[test]
+fn a_pod_that_comes_back_while_its_connections_pass_is_captured_again() {
+    for steps in [1, 2] {
+        let Some(mut node) = Node::new() else { return };
+        node.start();
+        let uid = node.pod.uid.clone();
+        let agent = node.agent();
+        agent.add(&node.pod, &node.netns, "sandbox").unwrap();
+        let withdrawn =
+            Pod { meshed: false, withdrawn: true, served: Some(false), ..node.pod.clone() };
+        agent.reconcile(&withdrawn).unwrap();
+        for by in [leave::HEARD, leave::ACCEPTED].into_iter().take(steps) {
+            age(&agent, &uid, by);
+            agent.reconcile(&withdrawn).unwrap();
+        }
+        assert_ne!(stage(&agent, &uid), Some("stays"));
+        agent.reconcile(&node.pod).unwrap();
+        assert_eq!(stage(&agent, &uid), Some("stays"));
+        let kept = agent.records.of(&uid).unwrap();
+        assert!(!kept.leaving && node.is_pinned(), "{kept:?}");
+    }
 }

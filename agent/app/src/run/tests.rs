@@ -57,6 +57,7 @@ fn pod() -> Pod {
         flows: None,
         flow_budget: None,
         ended: false,
+        served: None,
         // No machine has this backend, so the capture fails.
         capture: Some("tproxy".parse::<CaptureChoice>()),
         datagrams: None,
@@ -69,6 +70,7 @@ fn pod() -> Pod {
         namespace_promotion: None,
         probes: String::new(),
         group: None,
+        withdrawn: false,
     }
 }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use leno_analysis::{CheckClient, ClientAccess, ExplainQuestion, MeshModel, access_changes};
+use leno_index::MeshSettings;
 use leno_resources::{Object, PodHost, parse};
 
 /// `web` and `cart` call `orders`; `plain` has no proxy.
@@ -168,6 +169,40 @@ fn a_pod_in_node_mode_has_a_proxy_by_what_its_namespace_sets() {
     };
     assert_eq!(of("node"), (true, true, "forwarded", true));
     assert_eq!(of("sidecar"), (false, false, "unmeshed", false));
+}
+
+#[test]
+fn a_pod_in_node_mode_that_is_not_served_yet_is_said_to_be() {
+    let of = |mtls: &str, asks: &str, host: &str| {
+        let settings = format!(
+            "{{name: shop, labels: {{leno.dev/inject: enabled}}, \
+             annotations: {{leno.dev/mode: node, leno.dev/mtls: {mtls}}}}}"
+        );
+        let mut objects = objects(&MESH.replace("{name: shop}", &settings));
+        for object in &mut objects {
+            if let Object::Workload(plain) = object
+                && plain.metadata.name == "plain"
+            {
+                plain.status.as_mut().unwrap().instances[0].pod = Some(PodHost::default());
+            }
+        }
+        let settings = MeshSettings { agents_report: true, ..MeshSettings::default() };
+        let mesh = MeshModel::told(settings, objects);
+        let words: Vec<String> = vec![host.to_owned()];
+        let question = ExplainQuestion::parse(Some("shop"), asks, &words).unwrap();
+        let explained = mesh.explain(&question).unwrap();
+        (explained.client.meshed, explained.notes.join("; "))
+    };
+    let (meshed, notes) = of("permissive", "plain", "http://orders/");
+    assert!(!meshed && notes.contains("the client is in node mode, and no proxy"), "{notes}");
+    let address = "http://10.89.0.3/";
+    let awaited = "1 of 1 instances are in node mode and no proxy of their node serves them yet";
+    for (mtls, meanwhile) in [("permissive", "plaintext until"), ("strict", "fail until then")] {
+        let (meshed, notes) = of(mtls, "web", address);
+        assert!(meshed && notes.contains(awaited) && notes.contains(meanwhile), "{mtls}: {notes}");
+    }
+    let (_, notes) = of("permissive", "web", "http://orders/");
+    assert!(!notes.contains("node mode"), "{notes}");
 }
 
 /// Regression: the answer was about the first instance of `orders`, which has the same name.

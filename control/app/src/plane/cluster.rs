@@ -10,7 +10,7 @@ use leno_cluster::{
     RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas, ReportSource, RootsReconciler,
     StatusReconciler, TRUST_ANNOTATION, TokenReviewer, TrustBundleReconciler,
     UNENFORCED_ANNOTATION, WaypointReconciler, WebhookReconciler, XMeshReconciler, authority,
-    kinds_followed, policies_enforced, unenforced_annotation,
+    kinds_followed, policies_enforced, unenforced_annotation, until_agents_report,
 };
 use leno_identity::Authority;
 use leno_keys::{DocumentStore, KeySets, WebAuthorities};
@@ -74,6 +74,7 @@ pub(super) async fn open(
     let has_pod_certificates = has_pod_certificates(&client, cluster).await;
     let mut led = led(&client, cluster, (published, &kept), (state, &statuses), &leads);
     led.extend(of_pods(&client, (cluster, config), (&authority, has_pod_certificates), &leads)?);
+    follow_agents(&client, (cluster, config), state);
     let stored = Arc::new(AdmissionObjects::default());
     let kubernetes = minor_version(&client).await.context("reading the version of Kubernetes")?;
     let hook = hook((kubernetes, has_pod_certificates), &authority, (cluster, config), &stored)?;
@@ -110,6 +111,23 @@ pub(super) async fn open(
         rotation: Some(rotation),
         bundles: DocumentStore::shared(kept.bundles()),
     })
+}
+
+/// Has proxies go by what agents report, once all of them do.
+fn follow_agents(
+    client: &Client,
+    (cluster, config): (&ClusterSettings, &Config),
+    state: &Arc<PlaneState>,
+) {
+    if !config.agents_report {
+        return;
+    }
+    let (client, namespace, state) = (client.clone(), cluster.namespace.clone(), Arc::clone(state));
+    tokio::spawn(async move {
+        until_agents_report(client, &namespace).await;
+        tracing::info!("agents report which pods in node mode are served");
+        state.follow_reports();
+    });
 }
 
 /// Starts the parts that concern pods: signing their certificates, and creating waypoints.

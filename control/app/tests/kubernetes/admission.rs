@@ -280,9 +280,10 @@ async fn an_ephemeral_container_cannot_write_into_the_folder_of_the_workload_api
     let (bed, _) = cluster(&kube).await;
     let values = ["identity.workloadApi.volume=hostPath".to_owned()];
     let all = leno_charts::render(&Values::load(&[], &values).unwrap(), NAMESPACE).unwrap();
-    let policies =
-        all.split("---\n").filter(|one| one.contains("\nkind: ValidatingAdmissionPolicy"));
-    let policies: Vec<&str> = policies.collect();
+    let is_policy = |one: &&str| {
+        one.contains("\nkind: ValidatingAdmissionPolicy") && one.contains("leno-workload-api")
+    };
+    let policies: Vec<&str> = all.split("---\n").filter(is_policy).collect();
     assert_eq!(policies.len(), 2);
     bed.apply_yaml(&policies.join("---\n")).await;
     // The pod is as the injector leaves it, in the namespace of a tenant who may debug its pods.

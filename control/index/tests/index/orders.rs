@@ -13,10 +13,10 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 use leno_index::{AddressOwner, ChangedNames, Index, MeshSettings, ObjectChange, ObjectWriters};
 use leno_resources::{
-    EndpointSlice, InstanceStatus, MTLS_ANNOTATION, Metadata, Namespace, Object, ObjectKey,
-    PodHost, PolicyTarget, RateLimitPolicy, RateLimitPolicySpec, RateLimitSpec, RetriesSpec,
-    SERVICE_NAME_LABEL, Service, TrafficPolicy, TrafficPolicySpec, Workload, WorkloadPort,
-    WorkloadSpec, WorkloadStatus,
+    EndpointSlice, INJECT_ANNOTATION, InstanceStatus, MODE_ANNOTATION, MTLS_ANNOTATION, Metadata,
+    Namespace, Object, ObjectKey, PodHost, PolicyTarget, RateLimitPolicy, RateLimitPolicySpec,
+    RateLimitSpec, RetriesSpec, SERVICE_NAME_LABEL, Service, TrafficPolicy, TrafficPolicySpec,
+    Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
 };
 use leno_types::mesh::{self, Resolution, ServerPolicy, Subject};
 use leno_types::{InstanceName, ServiceName};
@@ -55,9 +55,17 @@ fn mode() -> impl Strategy<Value = BTreeMap<String, String>> {
 }
 
 prop_compose! {
-    fn namespace()(name in one_of(NAMESPACES), annotations in mode()) -> Object {
+    fn namespace()(
+        name in one_of(NAMESPACES),
+        annotations in mode(),
+        is_node in any::<bool>(),
+    ) -> Object {
+        let node = [(INJECT_ANNOTATION, "enabled"), (MODE_ANNOTATION, "node")];
+        let labels = node.into_iter().filter(|_| is_node);
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let metadata = ObjectMeta {
             name: Some(name),
+            labels: Some(labels),
             annotations: Some(annotations),
             ..ObjectMeta::default()
         };
@@ -175,11 +183,12 @@ prop_compose! {
         instances in some_of(INSTANCES),
         rest in prop::collection::vec((some_of(ADDRESSES), any::<bool>()), INSTANCES.len()),
         (age_s, ending) in (of(1..3_i64), any::<bool>()),
-        pod in of((some_of(ADDRESSES), any::<bool>())),
+        pod in of((some_of(ADDRESSES), any::<bool>(), any::<bool>())),
     ) -> Object {
-        let pod = pod.map(|(addresses, shared)| PodHost {
+        let pod = pod.map(|(addresses, shared, served)| PodHost {
             addresses: addresses.iter().map(|text| ip(text)).collect(),
             shared,
+            served,
         });
         let port = |(name, port, app_protocol)| WorkloadPort {
             name,
@@ -387,7 +396,7 @@ proptest! {
         seed in any::<u64>(),
         writers in select(vec![ObjectWriters::Operator, ObjectWriters::Tenants]),
     ) {
-        let index = || Index::new(MeshSettings { writers, ..MeshSettings::default() });
+        let index = || Index::new(MeshSettings { writers, agents_report: true, ..MeshSettings::default() });
         let mut stepwise = index();
         let mut live: BTreeMap<ObjectKey, Object> = BTreeMap::new();
         let mut early = batches.clone();

@@ -3,7 +3,7 @@
 use leno_index::{AddressOwner, EndpointRefusal, Index, MeshSettings, ObjectChange, ObjectWriters};
 use leno_resources::{Object, PodHost};
 use leno_types::mesh::declared;
-use leno_types::{Egress, MtlsMode, Protocol};
+use leno_types::{Egress, InstanceName, MtlsMode, Protocol};
 
 use crate::support::{SHOP, endpoints, ip, objects, put, service, workload};
 
@@ -19,11 +19,16 @@ fn cluster() -> Index {
 
 /// Inserts objects. Workloads are turned into pods.
 fn put_pods(index: &mut Index, text: &str, shared: bool) {
+    put_as(index, text, &PodHost { addresses: vec![ip(NODE)], shared, served: false });
+}
+
+/// Inserts objects. Workloads are turned into pods of this node.
+fn put_as(index: &mut Index, text: &str, host: &PodHost) {
     let pod = |mut object: Object| {
         if let Object::Workload(workload) = &mut object {
             workload.metadata.name = format!("pod/{}", workload.metadata.name);
             for instance in workload.status.iter_mut().flat_map(|status| &mut status.instances) {
-                instance.pod = Some(PodHost { addresses: vec![ip(NODE)], shared });
+                instance.pod = Some(host.clone());
             }
         }
         ObjectChange::Upsert(object)
@@ -97,6 +102,54 @@ fn a_pod_in_node_mode_is_meshed_as_its_namespace_or_it_says_and_when_that_change
     }
     put_pods(&mut index, &bare_pod("leno.dev/mode: sidecar"), false);
     assert_eq!(identity(&index), None, "the pod decides");
+}
+
+/// Regression: clients expected mTLS of running pods from the label on, before the agent of their node had captured them.
+#[test]
+fn a_running_pod_in_node_mode_is_meshed_once_it_is_served_unless_plaintext_to_it_is_forbidden() {
+    let mut index =
+        Index::new(MeshSettings { writers: ObjectWriters::Tenants, ..MeshSettings::default() });
+    let name: InstanceName = "shop/bare".parse().unwrap();
+    let early = "leno.dev/inject: enabled, leno.dev/mode: node";
+    put(
+        &mut index,
+        &format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, labels: {{{early}}}}}\n"
+        ),
+    );
+    put_pods(&mut index, &bare_pod("app: bare"), false);
+    let expects_mtls = |index: &Index| workload(index, "shop/bare").identity.is_some();
+    assert!(expects_mtls(&index), "an agent of an earlier release may serve it");
+    let changed = index.follow_reports();
+    assert!(changed.workloads.contains(&name));
+    assert!(!expects_mtls(&index));
+    assert!(index.follow_reports().is_empty());
+    let mut seen = |labels: &str, mtls: &str, served: bool| {
+        put(
+            &mut index,
+            &format!(
+                "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, labels: {{{labels}}}, \
+                 annotations: {{leno.dev/mtls: {mtls}}}}}\n"
+            ),
+        );
+        let host = PodHost { addresses: vec![ip(NODE)], shared: false, served };
+        put_as(&mut index, &bare_pod("app: bare"), &host);
+        let policy = index.server_policy(&name).unwrap();
+        let expects_mtls = workload(&index, "shop/bare").identity.is_some();
+        (index.is_meshed(&name), index.awaits_node_proxy(&name), expects_mtls, policy.mtls)
+    };
+    let node = "leno.dev/inject: enabled, leno.dev/mode: node";
+    let (open, strict) = (MtlsMode::Permissive, MtlsMode::Strict);
+    assert_eq!(seen("", "permissive", false), (false, false, false, open));
+    assert_eq!(seen(node, "permissive", false), (false, true, false, open), "it has no proxy yet");
+    assert_eq!(seen(node, "permissive", true), (true, false, true, open));
+    assert_eq!(seen("", "permissive", true), (false, false, false, open), "its mode decides");
+    // A report that is missing, or was removed, opens nothing: neither the client nor the server.
+    assert_eq!(seen(node, "strict", true), (true, false, true, strict));
+    assert_eq!(seen(node, "strict", false), (false, true, true, strict));
+    assert_eq!(seen("", "strict", false), (false, false, false, strict), "it is in no mesh");
+    let disabled = (false, true, false, MtlsMode::Disabled);
+    assert_eq!(seen(node, "disabled", false), disabled);
 }
 
 /// A tenant's slice names a pod of another namespace, or the pod's address (CVE-2021-25740).

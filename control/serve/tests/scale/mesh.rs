@@ -165,7 +165,7 @@ impl Mesh {
             meshed: true,
             ready: true,
             ending: false,
-            pod: Some(PodHost { addresses: Vec::new(), shared: false }),
+            pod: Some(PodHost::default()),
         };
         let port = WorkloadPort { name: "http".to_owned(), port: 8080, ..WorkloadPort::default() };
         let namespace = self.size.namespace(service);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use leno_resources::{
     DEFAULT_NAMESPACE, InstanceStatus, Kind, MAX_PORTS, Metadata, NamespaceMode, Object, ObjectKey,
-    PodHost, PodMode, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
+    PodHost, PodMode, SERVED_CONDITION, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
 };
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
@@ -39,7 +39,9 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, SkippedObject> {
     }
     let shared = spec.host_network == Some(true);
     let hosts = status.host_ips.iter().flatten().map(|given| &given.ip).chain(&status.host_ip);
-    let host = PodHost { addresses: hosts.filter_map(|ip| ip.parse().ok()).collect(), shared };
+    let addresses_of_node = hosts.filter_map(|ip| ip.parse().ok()).collect();
+    let served = is_served(pod) == Some(true);
+    let host = PodHost { addresses: addresses_of_node, shared, served };
     let ready = is_ready(pod);
     let ending = pod.metadata.deletion_timestamp.is_some();
     let meshed = is_meshed(pod) && !shared;
@@ -95,8 +97,19 @@ pub fn is_meshed(pod: &Pod) -> bool {
 /// Whether a pod should get traffic, which its condition `Ready` shows.
 #[must_use]
 pub fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready") == Some(true)
+}
+
+/// Whether a node proxy serves a pod, as the agent of its node reports it; `None` without a report.
+#[must_use]
+pub fn is_served(pod: &Pod) -> Option<bool> {
+    condition(pod, SERVED_CONDITION)
+}
+
+/// Whether a condition of a pod is true; `None` if the pod does not have it.
+fn condition(pod: &Pod, kind: &str) -> Option<bool> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
+    conditions.find(|one| one.type_ == kind).map(|one| one.status == "True")
 }
 
 /// The object that has created a pod, as users refer to it: a Deployment and not its ReplicaSet.
@@ -162,6 +175,20 @@ mod tests {
         assert_eq!(instance.name, "web-7d9");
         assert_eq!(instance.addresses.len(), 2);
         assert!(instance.ready && !instance.meshed && !instance.ending);
+    }
+
+    #[test]
+    fn a_pod_is_served_once_its_nodes_agent_reports_it() {
+        let served = |condition: &str| {
+            let status = RUNNING.replace(r#"[{"type":"#, &format!(r#"[{condition}{{"type":"#));
+            let workload = made(r#"{"containers":[{"name":"web"}]}"#, &status).unwrap();
+            workload.status.unwrap().instances[0].pod.as_ref().unwrap().served
+        };
+        assert!(served(r#"{"type":"leno.dev/Served","status":"True"},"#));
+        for other in ["", r#"{"type":"leno.dev/Served","status":"False"},"#] {
+            assert!(!served(other), "{other}");
+        }
+        assert!(!served(r#"{"type":"leno.dev/Served","status":"Unknown"},"#));
     }
 
     #[test]
