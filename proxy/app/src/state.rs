@@ -11,7 +11,7 @@ use leno_h2::Open;
 use leno_names::{Counts, Names};
 use leno_telemetry::tap::Taps;
 use leno_telemetry::{
-    AuditedRequest, Counter, Kind, Measured, MetricsCompat, OwnWorkload, Registry, Snapshot,
+    AuditedRequest, Counter, Kind, Measured, MetricsCompat, OwnWorkload, Snapshot,
 };
 use leno_transport::budget::{Budget, Pool};
 use leno_transport::{Shown, panics};
@@ -175,9 +175,7 @@ impl State {
     async fn counted(&self) -> Snapshot {
         let workers = self.workers.borrow().clone();
         // Panics of the control thread's own tasks. Workloads that share this thread each report all of them.
-        let control = Registry::new();
-        control.count_many(Counter::Panics, panics());
-        let mut sum = control.snapshot();
+        let mut sum = Snapshot::of_counter(Counter::Panics, panics());
         for worker in workers {
             if let Some(snapshot) = worker.snapshot().await {
                 sum.add(snapshot);

@@ -1,6 +1,7 @@
 //! Renders snapshots as Prometheus text or OpenMetrics.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
 
@@ -21,6 +22,15 @@ pub use compat::{MetricsCompat, OwnWorkload};
 /// The metric whose histograms have native buckets, too.
 const DURATIONS: &str = "leno_request_duration_seconds";
 const ROUTE_DURATIONS: &str = "leno_route_request_duration_seconds";
+
+/// How much longer than the last page the next one may be without growing: its numbers have more digits, or there is
+/// another edge.
+const SLACK: usize = 4 * 1024;
+
+thread_local! {
+    /// The length of the last page that this thread has rendered, in bytes, or that of a small one.
+    static LENGTH: Cell<usize> = const { Cell::new(16 * 1024) };
+}
 
 /// A value that is measured when the page is rendered.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +70,9 @@ pub fn render_compatible(
     open: bool,
     (compat, own): (MetricsCompat, &OwnWorkload),
 ) -> String {
-    let mut page = Page { text: String::with_capacity(16 * 1024), open };
+    // The pages of a proxy, and of the workloads of a process, have about the same length. Growing by doubling would take
+    // up to three times that, and leave gaps in the heap.
+    let mut page = Page { text: String::with_capacity(LENGTH.get().saturating_add(SLACK)), open };
     requests(&mut page, snapshot);
     routes(&mut page, snapshot);
     connections(&mut page, snapshot);
@@ -128,6 +140,9 @@ pub fn render_compatible(
     if open {
         page.line(format_args!("# EOF"));
     }
+    // Several pages may wait for their readers at the same time.
+    page.text.shrink_to_fit();
+    LENGTH.set(page.text.len());
     page.text
 }
 

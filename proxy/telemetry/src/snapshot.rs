@@ -51,6 +51,13 @@ pub(crate) struct EdgeCounts {
 }
 
 impl Snapshot {
+    /// A snapshot in which only this counter is not zero. A thread without a [`Registry`](crate::Registry) uses it.
+    #[must_use]
+    pub fn of_counter(counter: Counter, count: u64) -> Self {
+        let count_of = |one: &Counter| if *one == counter { count } else { 0 };
+        Self { counters: Counter::ALL.iter().map(count_of).collect(), ..Self::default() }
+    }
+
     pub(crate) fn of(
         counters: Vec<u64>,
         edges: &HashMap<EdgeLabels, Rc<Edge>>,

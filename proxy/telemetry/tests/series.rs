@@ -3,7 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
-use leno_telemetry::{Arrival, Direction, EdgeLabels, MAX_EDGES, Outcome, Registry, render};
+use leno_telemetry::{
+    Arrival, Counter, Direction, EdgeLabels, MAX_EDGES, Outcome, Registry, Snapshot, render,
+};
 
 #[path = "../../../testkit/counting.rs"]
 mod counting;
@@ -65,4 +67,17 @@ fn paths_and_clients_fill_neither_the_page_nor_the_memory() {
         registry.edge(&edge(client)).request(200, std::time::Duration::ZERO);
     }
     assert!(BYTES.get() - before < MAX_BYTES, "{} bytes", BYTES.get() - before);
+}
+
+/// Regression: for each scrape of a proxy, the counts of one thread took as much memory as all rows of a worker, 265 KiB.
+#[test]
+fn one_counter_and_its_page_take_little_memory() {
+    let before = BYTES.get();
+    let counted = Snapshot::of_counter(Counter::Panics, 3);
+    let held = BYTES.get() - before;
+    assert!(held < 4 * 1024, "{held} bytes");
+    for page in [render(&counted, &[], false), render(&counted, &[], true)] {
+        assert_eq!(sum(&page, "leno_panics_total"), 3);
+        assert_eq!(page.capacity(), page.len());
+    }
 }
