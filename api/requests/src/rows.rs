@@ -31,6 +31,9 @@ const TRIES: usize = 64;
 #[derive(Debug)]
 pub struct Rows {
     memory: WorkerMemory,
+    /// How many rows were claimed at some time. The rows after them are free.
+    begun: Cell<usize>,
+    /// The rows that were claimed and are free again.
     free: RefCell<Vec<usize>>,
     claims: Cell<u64>,
     /// The worker has ended.
@@ -74,14 +77,32 @@ impl Rows {
                 cell.store(value, Ordering::Release);
             }
         }
-        let free = RefCell::new((0..MAX_ROWS).rev().collect());
-        Rc::new(Self { memory, free, claims: Cell::new(0), ended: Cell::new(false) })
+        Rc::new(Self {
+            memory,
+            begun: Cell::new(0),
+            free: RefCell::default(),
+            claims: Cell::new(0),
+            ended: Cell::new(false),
+        })
+    }
+
+    /// The number of a free row, which is free no longer. `None` if all rows are taken.
+    fn take(&self) -> Option<usize> {
+        if let Some(number) = self.free.borrow_mut().pop() {
+            return Some(number);
+        }
+        let number = self.begun.get();
+        if number >= MAX_ROWS {
+            return None;
+        }
+        self.begun.set(number.saturating_add(1));
+        Some(number)
     }
 
     /// A row for these labels, with zero in its counters. If the labels are too long, the row has none, and other
     /// processes ignore it. `None` if all rows are taken.
     pub fn claim<T: AsRef<str>>(self: &Rc<Self>, labels: &Labels<T>) -> Option<Row> {
-        let number = self.free.borrow_mut().pop()?;
+        let number = self.take()?;
         let claim = self.claims.get().saturating_add(1);
         self.claims.set(claim);
         let text = labels.to_text();
