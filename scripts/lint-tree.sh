@@ -13,7 +13,7 @@ done < <(git ls-files -z ':!*/generated/*' '*.rs' '*.c' '*.h' '*.sh' '*.go' | xa
 
 # A crate may depend on crates of a lower rank, and within one rank only as listed below.
 declare -A rank=(
-  [leno-types]=0 [leno-checks]=0 [leno-tap]=0 [leno-requests]=0 [leno-program]=0 [leno-bpf-abi]=0 [leno-measure]=0 [leno-cni]=0 [leno-handover]=0 [leno-sockets]=0 [leno-confine]=0 [leno-crypto]=0
+  [leno-types]=0 [leno-checks]=0 [leno-tap]=0 [leno-requests]=0 [leno-program]=0 [leno-bpf-abi]=0 [leno-measure]=0 [leno-cni]=0 [leno-handover]=0 [leno-sockets]=0 [leno-confine]=0 [leno-reclaim]=0 [leno-crypto]=0
   [leno-charts]=0 [leno-launch]=0 [leno-dashboard]=3 [leno-kube]=0 [leno-observe]=1 [leno-wire]=1 [leno-policy]=1 [leno-resources]=1 [leno-hpack]=1
   [leno-transport]=2 [leno-tls]=2 [leno-h2]=2 [leno-http]=2 [leno-pool]=2 [leno-balance]=2 [leno-discovery]=2 [leno-spiffe]=2 [leno-names]=2
   [leno-telemetry]=2 [leno-tokens]=2 [leno-resilience]=2 [leno-bpf]=2 [leno-supervise]=2 [leno-index]=2 [leno-identity]=2 [leno-sources]=2

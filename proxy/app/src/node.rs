@@ -134,8 +134,9 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
             "standard input is not the socket of a supervisor: leno up starts node proxies",
         )?;
         let orders = Rc::new(orders);
-        // This task ends with the runtime.
+        // These tasks end with the runtime.
         spawn_local(beat(Rc::clone(&orders), || true));
+        spawn_local(reclaim::trim_when_quiet());
         let mut signals = Signals::new()?;
         let mut members = Members::new();
         loop {
@@ -380,6 +381,7 @@ fn join(
         if let Err(error) = ended {
             tracing::error!(name, error = format!("{error:#}"), "ended");
         }
+        reclaim::heap_was_freed();
         let state = MemberState::Released;
         // The receiver only ends when the process ends.
         let _ending = common.events.send(MemberReport { number, state }).await;

@@ -75,6 +75,8 @@ async fn live(flags: &Flags) -> anyhow::Result<()> {
             None => std::future::pending().await,
         }
     };
+    // This task ends with the runtime.
+    tokio::task::spawn_local(reclaim::trim_when_quiet());
     let ends = EndOrders::Signals(Signals::new()?, supervisor.clone());
     (setup.succeeds, setup.supervisor) = (flags.succeeds, supervisor);
     tokio::select! {
@@ -312,6 +314,7 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
         tracing::info!(number, listening = listening.join(" "), "worker listens");
         state.workers.borrow_mut().push(worker);
     }
+    reclaim::heap_was_freed();
     Ok(())
 }
 

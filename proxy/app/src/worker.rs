@@ -5,6 +5,7 @@ mod serving;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::thread;
@@ -195,9 +196,11 @@ impl Worker {
         };
         let pulse = Arc::<Pulse>::default();
         let of_thread = Arc::clone(&pulse);
+        let start = WorkerStart { plan, handed, pulse: of_thread, commands: received, listening };
+        let start = Box::new(start);
         thread::Builder::new()
             .name(name)
-            .spawn(move || run((plan, handed, of_thread), received, listening))
+            .spawn(move || run(start))
             .context("starting a worker thread")?;
         let listening = listens.await.context("a worker ended before it listened")??;
         Ok(Self { commands, listening, budget, max_connections, pulse })
@@ -229,29 +232,49 @@ impl Worker {
     }
 }
 
-fn run(
-    (plan, handed, pulse): (Plan, Option<Handed>, Arc<Pulse>),
+/// What the thread of a worker gets. In a box: values that functions pass on stay in their frames, and the frames above
+/// the one that waits are never returned.
+struct WorkerStart {
+    plan: Plan,
+    handed: Option<Handed>,
+    pulse: Arc<Pulse>,
     commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
-) {
-    pulse.begin();
-    plan.budget.enter();
+}
+
+fn run(start: Box<WorkerStart>) {
+    start.pulse.begin();
+    start.plan.budget.enter();
     reclaim::find_stack();
     // The tasks use the scheduler of the runtime. With a `LocalSet`, there would be a second scheduler.
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_io_events_per_tick(MAX_EVENTS);
+    builder.on_thread_park(reclaim::before_wait_of_worker);
     let runtime = match builder.build_local(LocalOptions::default()) {
         Ok(runtime) => runtime,
         Err(error) => {
             // The receiver is only gone if the process is ending.
-            let _ending = listening.send(Err(error.into()));
+            let _ending = start.listening.send(Err(error.into()));
             return;
         }
     };
-    runtime.block_on(Box::pin(serve((plan, handed, &pulse), commands, listening)));
+    runtime.block_on(served(start));
     // Dropping the runtime drops its tasks and what they own.
     drop(runtime);
     budget::leave();
+}
+
+/// The future [`serve`] in a box. It is made in a frame that ends, where [`run`] would keep the place for it on its
+/// stack.
+#[inline(never)]
+fn served(start: Box<WorkerStart>) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(serve(start))
+}
+
+/// Like [`served`], for [`begin`]: the frame of the future that polls it has no room for what only the start needs.
+#[inline(never)]
+fn begun(start: Box<WorkerStart>) -> Pin<Box<dyn Future<Output = Option<RunningWorker>>>> {
+    Box::pin(begin(start))
 }
 
 /// The state of a worker's thread.
@@ -295,23 +318,31 @@ pub(crate) struct Planes {
     listing: Option<Listing>,
 }
 
-async fn serve(
-    (plan, handed, pulse): (Plan, Option<Handed>, &Pulse),
-    mut commands: mpsc::Receiver<Command>,
-    listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
-) {
+/// A worker that listens.
+struct RunningWorker {
+    planes: Rc<Planes>,
+    pulse: Arc<Pulse>,
+    commands: mpsc::Receiver<Command>,
+    policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
+    credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
+    renewed: mpsc::Receiver<Arc<Renewal>>,
+}
+
+/// Makes the worker listen. `None` if it cannot, which the control thread learns.
+async fn begin(start: Box<WorkerStart>) -> Option<RunningWorker> {
+    let WorkerStart { plan, handed, pulse, commands, listening } = *start;
     let Sockets { outbound, inbound, passage, datagrams } = match Sockets::bind(&plan, handed).await
     {
         Ok(sockets) => sockets,
         Err(error) => {
             // The receiver is only gone if the process is ending.
             let _ending = listening.send(Err(error));
-            return;
+            return None;
         }
     };
     let addresses = outbound.iter().chain(&inbound).map(Listener::address).collect();
-    let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
-    let mut renewed = plan.acceptor.renewed();
+    let (mut policy, credentials) = (plan.policy.clone(), plan.credentials.clone());
+    let renewed = plan.acceptor.renewed();
     let planes = Rc::new(Planes::new(plan));
     planes.follow_destroyed();
     planes.begin(policy.borrow_and_update().as_deref());
@@ -328,9 +359,16 @@ async fn serve(
         && let Err(error) = planes.carry(sockets, credentials.clone())
     {
         let _ending = listening.send(Err(error));
-        return;
+        return None;
     }
     let _ending = listening.send(Ok(addresses));
+    Some(RunningWorker { planes, pulse, commands, policy, credentials, renewed })
+}
+
+async fn serve(start: Box<WorkerStart>) {
+    let Some(running) = begun(start).await else { return };
+    let RunningWorker { planes, pulse, mut commands, mut policy, mut credentials, mut renewed } =
+        running;
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         tokio::select! {
@@ -348,6 +386,9 @@ async fn serve(
             _ = sweep.tick() => {
                 planes.sweep();
                 planes.keep_standing(credentials.borrow().as_deref());
+                if planes.busy() == 0 {
+                    reclaim::release_before_wait();
+                }
             }
         }
     }
@@ -629,6 +670,8 @@ impl Planes {
                     true => self.counted(),
                     false => self.counted_with_thread(),
                 });
+                // Counting has used more of the stack than an idle worker needs.
+                reclaim::release_before_wait();
             }
             Command::Load(answer) => {
                 let _given_up = answer.send(match self.is_guest {
@@ -730,7 +773,6 @@ impl Planes {
             leno_http::trim_pool();
             leno_h2::trim_chunks();
             leno_transport::trim_buffers();
-            reclaim::release_stack();
         }
     }
 }
