@@ -235,8 +235,9 @@ fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io:
 
 fn receive(from: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut control = [0_u64; CONTROL];
-    let mut bytes = vec![0; MAX_MESSAGE];
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // Not filled with zeros, so that only the pages with the message are touched: brokers keep few pages.
+    let mut bytes: Vec<u8> = Vec::with_capacity(MAX_MESSAGE);
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: MAX_MESSAGE };
     // SAFETY: a `msghdr` of zero bytes is valid, as in `send`.
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_iov = &raw mut part;
@@ -257,7 +258,8 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> 
     if header.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
     }
-    bytes.truncate(length);
+    // SAFETY: the kernel has written `length` bytes, which are no more than `MAX_MESSAGE`, the capacity.
+    unsafe { bytes.set_len(length) };
     // Senders never send an empty message, so no bytes mean that the other end is closed.
     Ok((length > 0).then_some((bytes, descriptors)))
 }

@@ -57,6 +57,10 @@ const MAX_PROXIES: usize = 32;
 pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let orders = Channel::from(orders);
+    // The confined process could not read /proc, in which the C library finds the stack.
+    if let Err(error) = leno_reclaim::find_stack() {
+        report(format_args!("it keeps some memory, because its stack cannot be found: {error}"));
+    }
     let mut namespace = Namespace::prepare(flags)?;
     for unenforced in confine(&[])? {
         match unenforced {
@@ -64,6 +68,11 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
             Unenforced::PartOfLandlock => {}
             Unenforced::Landlock | Unenforced::Seccomp => report(format_args!("{unenforced}")),
         }
+    }
+    // The rules and filters above took most of the memory that a broker ever uses, and it needs none of that any more.
+    leno_reclaim::trim_heap();
+    if let Err(error) = leno_reclaim::release_stack() {
+        report(format_args!("it keeps a part of its stack: {error}"));
     }
     let mut proxies = VecDeque::new();
     while namespace.turn(&orders, &mut proxies)? {}
