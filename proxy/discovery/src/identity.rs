@@ -226,7 +226,8 @@ impl IdentityClient {
     pub(crate) async fn renew_by_token(&self) -> Infallible {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
-            match self.issue().await {
+            // In a box that is freed before the wait for the next renewal, which takes hours.
+            match Box::pin(self.issue()).await {
                 Ok(certificate) => {
                     let remaining = remaining(&certificate);
                     tracing::info!(remaining_s = remaining.as_secs(), "certificate issued");

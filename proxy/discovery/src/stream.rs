@@ -99,7 +99,8 @@ pub(crate) async fn run<'a>(
     let mut client = DiscoveryClient::with_origin(connection, connection::origin())
         .max_decoding_message_size(MAX_MESSAGE);
     let outgoing = ReceiverStream::new(outgoing).map(|request| *request);
-    let answer = client.delta_aggregated_resources(outgoing);
+    // In a box, which only exists until the stream is open.
+    let answer = Box::pin(client.delta_aggregated_resources(outgoing));
     let answer = timeout(SEND_TIMEOUT, answer).await.map_err(|_| StreamError::Stalled)?;
     let mut responses = answer.map_err(StreamError::Status)?.into_inner();
     let this = Connected::new(live, after);
