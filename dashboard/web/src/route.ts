@@ -1,7 +1,7 @@
 // The place that the page shows. It is the part of the address after `#`, so that the address can be shared and
 // the back button works. `#/edge/shop/web/shop/cart?at=1700000000000&window=300000&q=cart`
 
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 
 export interface Place {
   parts: string[];
@@ -61,7 +61,8 @@ export function change(place: Place, to: Partial<Place>): void {
 
 export function usePlace(): Place {
   const [place, setPlace] = useState(read);
-  useEffect(() => {
+  // A plain effect runs after the next frame. The page would never show an address that changes before that.
+  useLayoutEffect(() => {
     const moved = () => setPlace(read());
     addEventListener("hashchange", moved);
     return () => removeEventListener("hashchange", moved);

@@ -1,7 +1,8 @@
 // Tests the page on a large synthetic mesh: 1,000 workloads in 40 namespaces with 10,000 edges. No mesh runs; this
 // program serves the page and answers for an observer.
 //
-//   node large.mjs check    exits 1 if the amount of drawing exceeds its limits; measures no time
+//   node large.mjs check    exits 1 if the amount of drawing exceeds its limits, or if the page misses a change of its
+//                           address; measures no time
 //   node large.mjs bench    prints the time to the first picture, the times of frames while the picture is dragged, and memory
 //
 //   LENO_BROWSER: the folder with playwright-core       LENO_CHROMIUM: the browser
@@ -158,6 +159,17 @@ async function check() {
   await page.locator("[aria-labelledby=proxies] tbody tr").first().waitFor();
   const elements = await page.evaluate(() => document.querySelectorAll("*").length);
   within("3,000 proxies", { elements, rows: await page.locator("tbody tr").count() });
+  await followsAtOnce();
+}
+
+/** The page shows an address that changes before the browser has drawn the first frame. */
+async function followsAtOnce() {
+  const page = await open();
+  // The scripts of the page have run by then.
+  await page.addInitScript(() => addEventListener("DOMContentLoaded", () => (location.hash = "#/proxies")));
+  await page.goto(address);
+  await page.locator("[aria-labelledby=proxies] tbody tr").first().waitFor();
+  await page.close();
 }
 
 async function bench() {
