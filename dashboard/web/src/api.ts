@@ -359,11 +359,13 @@ async function get<T>(path: string, parameters: Record<string, string | number |
     if (signal.aborted) throw error;
     throw new Refused(0, "leno dashboard does not answer: it has ended, or this machine is off the network");
   }
-  const body: unknown = await response.json().catch(() => null);
+  const body: unknown = await response.json().catch(() => undefined);
   if (!response.ok) {
     const said = body && typeof body === "object" && "error" in body ? String(body.error) : response.statusText;
     throw new Refused(response.status, said);
   }
+  // The page keeps its last value after an error. It must not take the lack of a value for one.
+  if (body === undefined) throw new Refused(0, "the answer of leno dashboard was cut off");
   return body as T;
 }
 

@@ -2,7 +2,7 @@
 // program serves the page and answers for an observer.
 //
 //   node large.mjs check    exits 1 if the amount of drawing exceeds its limits, or if the page misses a change of its
-//                           address; measures no time
+//                           address or loses its content; measures no time
 //   node large.mjs bench    prints the time to the first picture, the times of frames while the picture is dragged, and memory
 //
 //   LENO_BROWSER: the folder with playwright-core       LENO_CHROMIUM: the browser
@@ -160,6 +160,7 @@ async function check() {
   const elements = await page.evaluate(() => document.querySelectorAll("*").length);
   within("3,000 proxies", { elements, rows: await page.locator("tbody tr").count() });
   await followsAtOnce();
+  await keepsItsContent();
 }
 
 /** The page shows an address that changes before the browser has drawn the first frame. */
@@ -169,6 +170,17 @@ async function followsAtOnce() {
   await page.addInitScript(() => addEventListener("DOMContentLoaded", () => (location.hash = "#/proxies")));
   await page.goto(address);
   await page.locator("[aria-labelledby=proxies] tbody tr").first().waitFor();
+  await page.close();
+}
+
+/** The page keeps what it shows if the next answer is cut off, and says so. */
+async function keepsItsContent() {
+  const page = await open();
+  await page.goto(address);
+  await page.locator("tbody tr").first().waitFor();
+  await page.route("**/api/v1/topology?*", (route) => route.fulfill({ status: 200, body: '{"mesh": "large", "edg' }));
+  await page.locator("[data-state=disconnected]", { hasText: "was cut off" }).waitFor();
+  assert.ok((await page.locator("tbody tr").count()) > 0);
   await page.close();
 }
 
