@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -15,6 +16,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 use crate::content::{PROMETHEUS, TEXT};
 use crate::shares::Shares;
@@ -25,11 +27,15 @@ const MAX_CONNECTIONS: usize = 64;
 /// containers whose probes fail, so its probes must get through. The kubelet has an address of its
 /// own, and one connection per running probe.
 const MAX_OF_ADDRESS: usize = 16;
-/// Longest wait for a request's head; a stalled client is disconnected after it.
+/// Longest wait for a request's head, for clients that send it at once, as scrapers and probes do. A
+/// stalled client is disconnected after it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest life of a connection. Without it, clients that do not read their responses, or that send
 /// request after request, could occupy all connections forever and shut out the next probe.
 const CONNECTION_LIFE: Duration = Duration::from_mins(1);
+/// How long after that the response to the last request may still take. A response that is cut off
+/// looks to the client like a server that has failed.
+const LAST_RESPONSE: Duration = Duration::from_secs(5);
 
 /// A response.
 pub type AdminResponse = Response<Full<Bytes>>;
@@ -85,18 +91,40 @@ pub async fn serve_stream<A, F>(
     A: Fn(Request<Incoming>) -> F,
     F: Future<Output = AdminResponse>,
 {
+    serve_stream_with(stream, (client, HEAD_TIMEOUT), answer).await;
+}
+
+/// Like [`serve_stream`], for a client that may take up to `head_timeout` until it has sent the head
+/// of its next request.
+pub async fn serve_stream_with<A, F>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    (client, head_timeout): (impl Display, Duration),
+    answer: A,
+) where
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = AdminResponse>,
+{
     let service = service_fn(|request| {
         let answer = answer(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(CONNECTION_LIFE, served).await {
+    let mut served = pin!(
+        hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(head_timeout)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let ended = match timeout(CONNECTION_LIFE, served.as_mut()).await {
+        Ok(ended) => Ok(ended),
+        Err(_old) => {
+            served.as_mut().graceful_shutdown();
+            timeout(LAST_RESPONSE, served).await
+        }
+    };
+    match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%client, %error, "admin connection ended"),
-        Err(_old) => tracing::debug!(%client, "admin connection closed: it has lasted too long"),
+        Err(_late) => tracing::debug!(%client, "admin connection closed: it has lasted too long"),
     }
 }
 
@@ -149,4 +177,42 @@ pub fn respond(
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// What a client receives that sends this many requests at once. Each response takes this long.
+    async fn received(requests: usize, takes: Duration) -> String {
+        let (mut client, server) = duplex(64 * 1024);
+        let answer = async |_request: Request<Incoming>| {
+            sleep(takes).await;
+            respond(StatusCode::OK, TEXT, "answered\n")
+        };
+        let asked = async {
+            let request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            client.write_all(request.repeat(requests).as_bytes()).await.unwrap();
+            let mut text = String::new();
+            client.read_to_string(&mut text).await.unwrap();
+            text
+        };
+        tokio::join!(serve_stream(server, "client", answer), asked).1
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_response_of_a_connection_is_whole() {
+        // The life of the connection ends during the ninth response.
+        let text = received(100, Duration::from_secs(7)).await;
+        assert_eq!(text.matches("HTTP/1.1 200").count(), 9, "{text}");
+        assert!(text.ends_with("\r\n\r\nanswered\n"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_never_ends_is_cut_off() {
+        assert_eq!(received(1, Duration::MAX).await, "");
+    }
 }

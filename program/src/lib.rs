@@ -37,7 +37,7 @@ mod start;
 pub use accept::accept;
 pub use admin::{
     AdminResponse, SocketPair, answer_pages, connections, readiness, refuse_method, respond, serve,
-    serve_stream,
+    serve_stream, serve_stream_with,
 };
 pub use duration::{duration, within};
 pub use error::chain;

@@ -19,7 +19,7 @@ use crate::pods::Pods;
 use crate::readers::{ReaderRefusal, Readers};
 
 /// Most connections of readers at the same time. All come from loopback, through port-forwards. An HTTP/1
-/// connection that sends nothing for 3 s is closed, and an HTTP/2 connection whose calls are all refused is closed
+/// connection without a request for 30 s is closed, and an HTTP/2 connection whose calls are all refused is closed
 /// after 5 s.
 const MAX_CONNECTIONS: usize = 128;
 /// Most additional HTTP/2 connections of readers who may see something. These may last for up to an hour.

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -70,6 +71,11 @@ const DOCUMENT: &str = "/api/v1/document";
 /// Most simultaneous HTTP/2 connections of callers that have proved that they may read something. Connections of
 /// browsers have their own limit.
 const MAX_HTTP2: usize = 8;
+/// Longest wait for the next request on a connection of a browser. Browsers open connections before they need them, and
+/// open others in place of those that the server has closed by then. But Chromium reports `ERR_SOCKET_NOT_CONNECTED` if
+/// it opened the connection for a request, which it may send seconds later on a busy machine. The page polls every 5 s,
+/// so this also lets the browser keep its connections.
+const BROWSER_WAIT: Duration = Duration::from_secs(30);
 /// The path of the dashboard's own metrics, for Prometheus.
 const METRICS: &str = "/metrics";
 /// The path at which a tap is polled.
@@ -277,7 +283,8 @@ async fn serve_connection(
     } else {
         let answer = async |request: Request<Incoming>| answers.answer(&request).await;
         // The connection ends early if a newer connection takes its place.
-        let _lost = share.hold(leno_program::serve_stream(stream, client, answer)).await;
+        let served = leno_program::serve_stream_with(stream, (client, BROWSER_WAIT), answer);
+        let _lost = share.hold(served).await;
     }
 }
 
@@ -354,10 +361,20 @@ mod tests {
     use super::*;
 
     async fn get(front: DashboardFront, target: &str, headers: &str) -> String {
+        get_after(Duration::ZERO, front, (target, headers)).await
+    }
+
+    /// Sends a request after this time on an open connection.
+    async fn get_after(
+        wait: Duration,
+        front: DashboardFront,
+        (target, headers): (&str, &str),
+    ) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let asked = async {
             let mut stream = TcpStream::connect(address).await.unwrap();
+            tokio::time::sleep(wait).await;
             let head = format!("{target} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
             stream.write_all(head.as_bytes()).await.unwrap();
             let mut answer = Vec::new();
@@ -559,6 +576,14 @@ mod tests {
             // A similar path for which no token is required must not return documents.
             assert!(path == document || !answer.contains("/api/v1/document"), "{answer}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_was_opened_early_is_served() {
+        let (_directory, front) = front("127.0.0.1");
+        let request = ("GET /icon.svg", "Host: localhost\r\n");
+        let answer = get_after(Duration::from_secs(20), front, request).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
 
     #[tokio::test]
