@@ -403,32 +403,42 @@ fn remove_directory(layout: &Layout) -> Result<()> {
 }
 
 /// Removes objects in the required order: processes before the control groups and namespaces that they use, and
-/// control groups before the mounts above them.
+/// control groups before the mounts above them. If one object cannot be removed, the others still are. Captures are
+/// the exception: a process that survives stays captured.
 fn remove_made(made: &[MeshResource]) -> Result<()> {
     for process in made.iter().filter_map(MeshResource::process).filter(|p| p.alive()) {
         // The process may have ended since the check.
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
     }
+    let mut first = Ok(());
     for path in made.iter().filter_map(MeshResource::cgroup) {
-        let group = Cgroup::at(path.clone());
-        group.kill()?;
-        group.remove()?;
-        // The parents are shared by all instances or meshes. They can be removed only when nothing is left in
-        // them.
-        let parents = path.ancestors().skip(1);
-        let _ = parents.take_while(|parent| fs::remove_dir(parent).is_ok()).count();
+        first = first.and(remove_group(path));
     }
+    first = first.and_then(|()| release(made));
+    for thing in made {
+        first = first.and(remove_network(thing));
+    }
+    first
+}
+
+fn remove_group(path: &Path) -> Result<()> {
+    let group = Cgroup::at(path.to_owned());
+    group.kill()?;
+    group.remove()?;
+    // The parents are shared by all instances or meshes. They can be removed only when nothing is left in them.
+    let parents = path.ancestors().skip(1);
+    let _ = parents.take_while(|parent| fs::remove_dir(parent).is_ok()).count();
+    Ok(())
+}
+
+/// Removes the pins of captures and flow accounts.
+fn release(made: &[MeshResource]) -> Result<()> {
     let pinned: Vec<&str> = made.iter().filter_map(MeshResource::pinned).collect();
     if !pinned.is_empty() {
         let owners = leno_capture::prune(|owner| !pinned.contains(&owner))?;
         tracing::debug!(?owners, "released");
     }
-    // The remaining objects are removed even if one cannot be.
-    let mut first = Ok(());
-    for thing in made {
-        first = first.and(remove_network(thing));
-    }
-    first
+    Ok(())
 }
 
 fn remove_network(thing: &MeshResource) -> Result<()> {
@@ -511,6 +521,20 @@ mod tests {
         record.add(made.clone()).unwrap();
         assert_eq!(read(&layout).unwrap().made, [made]);
         record.remove_all().unwrap();
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_removed_keeps_no_other_object() {
+        let directory = tempfile::tempdir().unwrap();
+        let [stuck, sound] = ["stuck", "sound"].map(|name| directory.path().join(name));
+        fs::create_dir(&stuck).unwrap();
+        // `remove_dir` refuses a directory with a file in it, as the kernel refuses a group with a process in it.
+        fs::write(stuck.join("file"), "").unwrap();
+        fs::create_dir(&sound).unwrap();
+        let groups = [&stuck, &sound].map(|path| MeshResource::Cgroup(path.clone()));
+        let error = remove_made(&groups).unwrap_err().chain();
+        assert!(error.contains("stuck"), "{error}");
+        assert!(!sound.exists(), "{error}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! found and killed with their help.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ impl Cgroup {
         while self.0.exists() {
             // Kernels before 5.14 have no cgroup.kill. There, each listed process gets the signal in every round
             // of this loop.
-            if fs::write(self.0.join("cgroup.kill"), "1").is_err() {
+            if self.order_kill().is_err() {
                 self.signal(Signal::SIGKILL);
             }
             if self.processes().is_empty() {
@@ -120,6 +120,10 @@ impl Cgroup {
             std::thread::sleep(POLL);
         }
         Ok(())
+    }
+
+    fn order_kill(&self) -> io::Result<()> {
+        OpenOptions::new().write(true).open(self.0.join("cgroup.kill"))?.write_all(b"1")
     }
 
     /// Removes the group and the groups below it. No process may be in them. Succeeds if the group does not exist.
