@@ -1,12 +1,12 @@
-# The images of Leno for those who have Docker (with BuildKit, as it has been since 23) or Podman:
+# Builds the images of Leno with Docker (23 or newer, or with BuildKit) or Podman:
 #   docker build --target leno-proxy -t leno-proxy .
 #   docker buildx build --platform linux/amd64,linux/arm64 --target leno-proxy -t R/leno-proxy:T --push .
-# With --build-arg FIPS=1 leno-proxy and leno-controller have aws-lc's FIPS module; give such images tags that end in -fips.
-# With --build-arg PROFILE=FILE, a file of this folder, leno-proxy is optimised by that profile (scripts/profile.sh).
-# `make images` makes the same without it.
+# With --build-arg FIPS=1, leno-proxy and leno-controller contain aws-lc's FIPS module; give such images tags that end in -fips.
+# With --build-arg PROFILE=FILE, where FILE is in this folder, leno-proxy is optimised by that profile (scripts/profile.sh).
+# `make images` builds the same images without a container engine.
 
-# Programs for another architecture are compiled by this one; only the packages of the last stages are unpacked by
-# their own architecture, in an emulator.
+# This stage runs on the machine's own architecture, and cross-compiles for others. Only the last stages install packages
+# in an emulator of the target's architecture.
 FROM --platform=$BUILDPLATFORM rust:1-bookworm AS build
 ARG TARGETARCH
 ARG FIPS=0
@@ -28,18 +28,18 @@ COPY --from=build /out/leno-controller /leno-controller
 USER 65532:65532
 ENTRYPOINT ["/leno-controller"]
 
-# The agent runs nft and iptables, where the kernel programs cannot capture.
+# The agent runs nft or iptables on nodes on which the kernel programs cannot capture.
 FROM debian:bookworm-slim AS leno-agent
 RUN apt-get update && apt-get install -y --no-install-recommends nftables iptables libelf1 zlib1g \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /out/leno-agent /leno-agent
 COPY --from=build /out/leno-cni /leno-cni
-# The brokers of pods in node mode, and the proxies that serve these.
+# The brokers of pods in node mode, and the proxies that serve those pods.
 COPY --from=build /out/leno-broker /leno-broker
 COPY --from=build /out/leno-proxy /leno-proxy
 ENTRYPOINT ["/leno-agent"]
 
-# The client and the services of `leno bench run --context`.
+# The load generator and the services of `leno bench run --context`.
 FROM debian:bookworm-slim AS leno-bench
 RUN apt-get update && apt-get install -y --no-install-recommends libelf1 zlib1g && rm -rf /var/lib/apt/lists/*
 COPY --from=build /out/leno-bench /leno-bench

@@ -22,9 +22,9 @@ fail() {
 }
 ztunnel=${LENO_ZTUNNEL:-}
 [ "${1:-}" != --ztunnel ] || ztunnel=${2:-}
-[ -n "$ztunnel" ] || fail "name a build of ztunnel with --ztunnel PATH (how to build it is in this file)"
+[ -n "$ztunnel" ] || fail "name a build of ztunnel with --ztunnel PATH (this file has the commands that build it)"
 ztunnel=$(realpath "$ztunnel")
-[ -x "$ztunnel" ] || fail "$ztunnel is no program"
+[ -x "$ztunnel" ] || fail "$ztunnel is not an executable file"
 for program in iptables nsenter curl python3; do
   command -v $program >/dev/null || fail "$program is missing"
 done
@@ -152,13 +152,13 @@ counted() { # workload, start of a line
 
 until_ok "answer through ztunnel" says 200 web "http://$far:8080/"
 until_ok "bytes through ztunnel" sends_back web "$far:9000"
-counted web 'leno_hbone_tunnels_total{direction="outbound",result="opened"}' || fail "web counts no tunnel"
+counted web 'leno_hbone_tunnels_total{direction="outbound",result="opened"}' || fail "web has not counted an opened tunnel"
 says 403 cart "http://$far:8080/" || fail "ztunnel's policy denies cart, which gets $(get cart "http://$far:8080/")"
-counted cart 'leno_hbone_tunnels_total{direction="outbound",result="refused"}' || fail "cart counts no tunnel"
-echo "proxies to ztunnel: HTTP and bytes pass, its policy is seen"
+counted cart 'leno_hbone_tunnels_total{direction="outbound",result="refused"}' || fail "cart has not counted a refused tunnel"
+echo "proxies to ztunnel: HTTP and bytes pass, and its policy is enforced"
 
 until_ok "answer of cart through its proxy" says 200 far "http://$cart:8080/"
-says 403 far "http://$cart:8080/admin" || fail "the policy of cart is passed by"
+says 403 far "http://$cart:8080/admin" || fail "the policy of cart was not enforced"
 until_ok "bytes of echo through its proxy" sends_back far "$echo:9000"
 counted cart 'leno_hbone_tunnels_total{direction="inbound",result="opened"}' || fail "cart counts no tunnel"
 metrics cart
@@ -175,5 +175,5 @@ unset 'pids[-1]'
 "${inside[@]}" iptables -t nat -F OUTPUT
 ! says 200 far "http://$cart:8080/" || fail "far gets past the proxy of cart without an identity"
 ! says 200 web "http://$far:8080/" || fail "web reaches far without its ztunnel"
-echo "ztunnel to proxies: HTTP and bytes pass, their policies are seen"
+echo "ztunnel to proxies: HTTP and bytes pass, and their policies are enforced"
 echo "ztunnel $("$ztunnel" version 2>/dev/null | tr '\n' ' ' | head -c 300): passed"

@@ -13,6 +13,6 @@ apt-get update -qq
 # A distribution may lack a package that only some tests need; Ubuntu, for example, has no chromium.
 known=()
 for package in "$@"; do
-  if [ -n "$(apt-cache madison "$package")" ]; then known+=("$package"); else echo "apt has no package $package: going on without it" >&2; fi
+  if [ -n "$(apt-cache madison "$package")" ]; then known+=("$package"); else echo "apt has no package $package: continuing without it" >&2; fi
 done
 [ ${#known[@]} -eq 0 ] || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${known[@]}" >/dev/null

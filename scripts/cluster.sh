@@ -39,7 +39,7 @@ if [[ "${1-}" == api || "${1-}" == api-test ]]; then
   CLUSTER_KUBE="$target/api" exec cargo test -p leno-controller -p leno-agent -p leno --test kubernetes --test cluster -- --nocapture "${@:2}"
 fi
 
-[ "$(id -u)" = 0 ] || { echo "a cluster is made of namespaces, which need root: type sudo make cluster-up" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "creating the namespaces of a cluster needs root: type sudo make cluster-up" >&2; exit 1; }
 for file in /usr/bin/containerd /usr/sbin/runc /usr/lib/cni/bridge /usr/sbin/conntrack /bin/busybox; do
   if [ ! -e "$file" ]; then
     scripts/apt-install.sh containerd runc containernetworking-plugins conntrack iptables busybox-static

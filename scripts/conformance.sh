@@ -3,7 +3,8 @@
 #
 #   scripts/conformance.sh                        in a cluster of two nodes that it starts and ends (needs root)
 #   KUBECONFIG=FILE scripts/conformance.sh        in that cluster, in which Leno is already installed
-#   CHANNEL=experimental scripts/conformance.sh   with that channel's definitions; the mesh itself says what it can do
+#   CHANNEL=experimental scripts/conformance.sh   with that channel's definitions; the features are those that the
+#                                                 mesh declares
 #   SHARE=node scripts/conformance.sh             in node mode with that share (leno.dev/share); its report has another name
 #   scripts/conformance.sh --run-test MeshPorts   with flags of the suite's own; then nothing is written
 #
@@ -26,7 +27,7 @@ case ${SHARE:-} in
   "") ;;
   workload | service-account | namespace | node)
     arguments+=(--mode "node-$SHARE" --namespace-annotations "leno.dev/mode=node,leno.dev/share=$SHARE") ;;
-  *) echo "SHARE=$SHARE is not known: workload, service-account, namespace or node" >&2; exit 64 ;;
+  *) echo "SHARE=$SHARE is not supported: use workload, service-account, namespace or node" >&2; exit 64 ;;
 esac
 if [ -z "${KUBECONFIG:-}" ]; then
   scripts/cluster.sh

@@ -2,17 +2,17 @@
 # Installs the programs and headers that a target of make needs, through apt or dnf, when run as root; otherwise
 # prints the command to type. If nothing is missing, prints nothing and takes milliseconds.
 #
-#   scripts/deps.sh build [TARGET]     compilers and headers, for a target of make of another name
-#   scripts/deps.sh fips      the same as build, and what the FIPS module of aws-lc is built with
-#   scripts/deps.sh demo      the same, and what the demo runs: Redis, ip, nft
-#   scripts/deps.sh lint      the same as build, and Go
-#   scripts/deps.sh images    the same as build, nft and iptables; scripts/images.sh says itself which Go it needs
-#   scripts/deps.sh bench     the same as demo, and the proxies and load generators of benches
-#   scripts/deps.sh kernels   the same as build, what boots Debian's kernels, and what their tests run
-#   scripts/deps.sh test      the same as bench, and every server and client that a test talks to
+#   scripts/deps.sh build [TARGET]     compilers and headers; messages name TARGET as the target of make
+#   scripts/deps.sh fips      those of build, and the programs that build the FIPS module of aws-lc
+#   scripts/deps.sh demo      those of build, and the programs of the demo: Redis, ip, nft
+#   scripts/deps.sh lint      those of build, and Go
+#   scripts/deps.sh images    those of build, nft and iptables; scripts/images.sh itself checks for Go
+#   scripts/deps.sh bench     those of demo, and the proxies and load generators of benches
+#   scripts/deps.sh kernels   those of build, and the programs that boot Debian's kernels and run tests in them
+#   scripts/deps.sh test      those of bench, and all servers and clients of tests
 #
-# For `test` without root, only the programs of `build` are required. A test whose server is missing is skipped and
-# says so.
+# For `test` without root, only the programs of `build` are required. A test whose server is missing is skipped, and
+# reports that.
 set -euo pipefail
 
 rust_min=1.95
@@ -99,7 +99,7 @@ case $purpose in
   lint) wanted=$lint ;;
   kernels) wanted=$kernels ;;
   test) wanted=$test ;;
-  *) echo "scripts/deps.sh: $purpose: say build, fips, demo, bench, lint, images, kernels or test" >&2; exit 64 ;;
+  *) echo "scripts/deps.sh: unknown purpose $purpose: use build, fips, demo, bench, lint, images, kernels or test" >&2; exit 64 ;;
 esac
 
 PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
@@ -126,7 +126,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     elif command -v dnf >/dev/null; then
       printf '\n  sudo dnf install -y %s\n' "$*"
     else
-      printf '\n  (with your package manager; these are the names of Fedora) %s\n' "$*"
+      printf '\n  (install these packages with your package manager; these are Fedora names) %s\n' "$*"
     fi
   }
   mapfile -t needed < <(missing_of <<<"$build")
@@ -136,12 +136,12 @@ if [ ${#missing[@]} -gt 0 ]; then
     dnf install -y -q "${missing[@]}"
   elif [ "$purpose" = test ]; then
     if [ ${#needed[@]} -gt 0 ]; then
-      echo "make test needs a compiler and headers that are missing. Type this, and make test again:"
+      echo "make test needs a compiler and headers that are missing. Type this, and then make test again:"
       typed "${needed[@]}"
       echo
     fi >&2
     if [ ${#missing[@]} -gt ${#needed[@]} ]; then
-      echo "Tests that need other programs skip, and are listed at the end. To run them too, type:"
+      echo "Tests whose programs are missing are skipped, and listed at the end. To run them, type:"
       typed "${missing[@]}"
       echo
     fi >&2
@@ -155,17 +155,17 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 mapfile -t needed < <(missing_of <<<"$build")
-[ ${#needed[@]} -eq 0 ] || { echo "still missing, and nothing can be built without: ${needed[*]}" >&2; exit 1; }
+[ ${#needed[@]} -eq 0 ] || { echo "these packages are required for every build, and still missing: ${needed[*]}" >&2; exit 1; }
 
 have=$(cargo --version 2>/dev/null | awk '{print $2}') || true
 if [ -z "$have" ] || [ "$(printf '%s\n' "$rust_min" "$have" | sort -V | head -1)" != "$rust_min" ]; then
   echo "Rust $rust_min or newer is needed (found: ${have:-none})." >&2
   if [ -n "${SUDO_USER-}" ] && [ -x "$(getent passwd "$SUDO_USER" | cut -d: -f6)/.cargo/bin/cargo" ]; then
-    printf 'That of %s is not in the PATH of sudo. Type:\n\n  sudo env PATH=$PATH make %s\n\n' "$SUDO_USER" "${2:-$purpose}" >&2
+    printf 'The one of %s is not in the PATH of sudo. Type:\n\n  sudo env PATH=$PATH make %s\n\n' "$SUDO_USER" "${2:-$purpose}" >&2
   elif command -v rustup >/dev/null; then
     printf 'Type:\n\n  rustup update stable\n\n' >&2
   else
-    printf 'Install it as rustup.rs says, which is to type this and to open a new shell:\n\n  %s\n\n' \
+    printf 'Install it as rustup.rs describes: type this, then open a new shell:\n\n  %s\n\n' \
       "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2
   fi
   exit 1

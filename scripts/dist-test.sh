@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests what scripts/dist.sh has made: install.sh installs the archive and its programs run; it refuses one that was
-# changed; it removes what it installed; the .deb has the same programs; a program can be optimised by a profile. As root,
-# also: the programs run in an empty root, and start a mesh.
+# Tests the files of scripts/dist.sh: install.sh installs the archive and its programs run; it refuses an archive that was
+# changed; it removes the files that it installed; the .deb has the same programs; a program can be optimised by a profile.
+# As root, it also tests that the programs run in an otherwise empty root directory, and start a mesh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-dist=$(cd "${CARGO_TARGET_DIR:-target}/dist" 2>/dev/null && pwd) || { echo "there is no release: scripts/dist.sh" >&2; exit 1; }
+dist=$(cd "${CARGO_TARGET_DIR:-target}/dist" 2>/dev/null && pwd) || { echo "there is no release yet: run scripts/dist.sh" >&2; exit 1; }
 work=$(mktemp -d)
 mesh=dist-$$
 prefix=$work/prefix
@@ -31,7 +31,7 @@ version=$("$prefix/bin/leno" version)
 version=${version#leno }
 for program in "${programs[@]}"; do
   case $program in
-    # These programs terminate no TLS of a mesh, and have no FIPS module.
+    # These programs do not terminate TLS of a mesh, so they have no FIPS module.
     leno-broker | leno-bench) expected=${version%+fips} ;;
     *) expected=$version ;;
   esac
@@ -46,7 +46,7 @@ grep -q '^#compdef leno' "$prefix/share/zsh/site-functions/_leno" || fail "the c
 grep -q -e '--command leno ' "$prefix/share/fish/vendor_completions.d/leno.fish" || fail "the completions of fish are fish's"
 pass "manual pages and completions are there"
 
-# Only optimised programs have this section, and a release consists of those.
+# Only optimised programs have this section. A release must have no other programs.
 for program in "${programs[@]}"; do
   python3 - "$prefix/share/doc/leno/$program.cdx.json" "$prefix/bin/$program" "$version" <<'END' || fail "$program says what it is made of"
 import json, subprocess, sys, tempfile, zlib
@@ -55,7 +55,7 @@ crates = {one["name"] for one in bill["components"] if one["purl"].startswith("p
 program = sys.argv[2].rsplit("/", 1)[1]
 has_module = sys.argv[3].endswith("+fips") and program not in ("leno-broker", "leno-bench")
 module = "aws-lc-fips-sys" if has_module else "aws-lc-sys"
-# A broker contains neither TLS nor a runtime.
+# A broker depends neither on TLS nor on an asynchronous runtime.
 expected = {"leno-handover"} if program == "leno-broker" else {"rustls", "tokio", module}
 assert bill["bomFormat"] == "CycloneDX" and expected <= crates, crates
 assert program != "leno-broker" or not crates & {"rustls", "tokio", module}, crates

@@ -5,23 +5,24 @@
 #   leno_VERSION_ARCH.deb               the same as a package of Debian and Ubuntu
 #   install.sh                          verifies an archive and unpacks it
 #   FILE                                the profile by which leno-proxy was optimised, if there is one
-#   SHA256SUMS                          of all of them
+#   SHA256SUMS                          the checksums of all these files
 #
 #   scripts/dist.sh                     optimised programs that load no library
 #   scripts/dist.sh --debug             what `cargo build` makes, to test this script
 #   FIPS=1 scripts/dist.sh              leno, leno-proxy and leno-controller with aws-lc's FIPS module; VERSION ends in +fips
-#   PROFILE=FILE scripts/dist.sh        leno-proxy optimised by a profile of scripts/profile.sh; of several platforms: PROFILE=FILE,FILE
+#   PROFILE=FILE scripts/dist.sh        leno-proxy optimised by a profile of scripts/profile.sh; PROFILE=FILE,FILE for several
+#                                       platforms
 #
-# For this machine's architecture, or for those in PLATFORMS (linux/amd64,linux/arm64), this machine's among them: its
-# `leno` writes the manual pages. TAG is the version; without it Cargo.toml's. Archives of the same commit have the same
-# bytes where the compilers and the profile are the same.
+# The files are for this machine's architecture, or for those in PLATFORMS (linux/amd64,linux/arm64), which must include this
+# machine's, because its `leno` writes the manual pages. TAG is the version; the default is that of Cargo.toml. Archives of
+# the same commit have the same bytes if the compilers and the profile are the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case ${FIPS-} in
   1) ;;
   '' | 0) unset FIPS ;;
-  *) echo "FIPS=$FIPS is not known: 1 for the FIPS module, 0 or nothing for none" >&2; exit 1 ;;
+  *) echo "FIPS=$FIPS is not supported: use 1 for the FIPS module, 0 or nothing for none" >&2; exit 1 ;;
 esac
 version=${TAG:-$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)}
 version=${version#v}${FIPS:++fips}
@@ -33,10 +34,10 @@ export SOURCE_DATE_EPOCH
 case $(uname -m) in
   x86_64) here=linux/amd64 ;;
   aarch64) here=linux/arm64 ;;
-  *) echo "programs are made for amd64 and arm64, and this machine is $(uname -m)" >&2; exit 1 ;;
+  *) echo "programs can only be built on amd64 and arm64, and this machine is $(uname -m)" >&2; exit 1 ;;
 esac
 IFS=', ' read -ra platforms <<<"${PLATFORMS:-$here}"
-[[ " ${platforms[*]} " == *" $here "* ]] || { echo "PLATFORMS must have $here, this machine's" >&2; exit 1; }
+[[ " ${platforms[*]} " == *" $here "* ]] || { echo "PLATFORMS must include $here, the platform of this machine" >&2; exit 1; }
 
 draft=$(mktemp -d "$target/.dist.XXXXXX")
 trap 'rm -rf "$draft"' EXIT
@@ -119,7 +120,7 @@ for platform in "${platforms[@]}"; do
   fi
 done
 install -m 755 scripts/install.sh "$draft/out/install.sh"
-# So that others can build the same bytes.
+# Included so that users can build the same bytes.
 profiles=${PROFILE-}
 for profile in ${profiles//,/ }; do install -m 644 "$profile" "$draft/out"; done
 (cd "$draft/out" && sha256sum -- * >"$draft/sums" && mv "$draft/sums" SHA256SUMS)

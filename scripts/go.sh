@@ -21,6 +21,6 @@ if command -v go >/dev/null && ! new_go; then
   if folder=$(fetched_go); then
     export PATH="$folder/bin:$PATH"
   else
-    echo "$(go env GOVERSION) is older than 1.21, and a newer one cannot be fetched: what needs Go is left out" >&2
+    echo "$(go env GOVERSION) is older than 1.21, and a newer version cannot be fetched: steps that need Go are left out" >&2
   fi
 fi

@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-images=$(cd "${CARGO_TARGET_DIR:-target}/images" 2>/dev/null && pwd) || { echo "there are no images: make images" >&2; exit 1; }
-[ "$(id -u)" = 0 ] || { echo "what is in an image runs in a root of its own: type sudo make images-test" >&2; exit 1; }
+images=$(cd "${CARGO_TARGET_DIR:-target}/images" 2>/dev/null && pwd) || { echo "there are no images yet: run make images" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "running the programs of an image needs root: type sudo make images-test" >&2; exit 1; }
 PATH="$PATH:/usr/sbin:/sbin"
 . scripts/go.sh
 missing=()

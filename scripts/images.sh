@@ -3,16 +3,18 @@
 # engine. They are <target>/images/leno*.tar, each with a bill of materials (leno*.cdx.json). Each is an OCI layout
 # that `ctr images import`, `skopeo copy oci-archive:...` and `podman load` accept.
 #
-#   scripts/images.sh             optimised; programs that load no library are linked so
+#   scripts/images.sh             optimised programs, which are linked statically except for leno-agent
 #   scripts/images.sh --debug     what `cargo build` makes, with the libraries that it loads
 #   scripts/images.sh --programs FOLDER   the programs in FOLDER as they are, such as target/debug of an earlier build
 #
-# REGISTRY and TAG name them: [REGISTRY/]leno-proxy:TAG; without TAG, Leno's version. With FIPS=1 leno-proxy and leno-controller
-# have aws-lc's FIPS module, and the tags of all images end in -fips, so that one value of the chart names them. They are for this machine's
-# architecture, or for those in PLATFORMS, in one image: PLATFORMS=linux/amd64,linux/arm64. For another architecture
-# Debian's packages of it are unpacked below <target> (apt-get; no root, nothing is installed), and rustup adds its
-# standard library. The programs are built once for each, one after the other. PROFILE=FILE,... has profiles by which leno-proxy is
-# optimised, one for each architecture (scripts/profile.sh).
+# REGISTRY and TAG set the names, [REGISTRY/]leno-proxy:TAG. The default of TAG is Leno's version. With FIPS=1, leno-proxy and
+# leno-controller contain aws-lc's FIPS module, and the tags of all images end in -fips, so that one value of the chart
+# names all of them.
+#
+# The images are for this machine's architecture, or for all of those in PLATFORMS (PLATFORMS=linux/amd64,linux/arm64). For
+# another architecture, its Debian packages are unpacked below <target> (with apt-get; this needs no root and installs
+# nothing), and rustup adds its standard library. The programs are built for one architecture after the other.
+# PROFILE=FILE,... names profiles by which leno-proxy is optimised, one for each architecture (scripts/profile.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,7 +26,7 @@ fi
 case ${FIPS-} in
   1) ;;
   '' | 0) unset FIPS ;;
-  *) echo "FIPS=$FIPS is not known: 1 for the FIPS module, 0 or nothing for none" >&2; exit 1 ;;
+  *) echo "FIPS=$FIPS is not supported: use 1 for the FIPS module, 0 or nothing for none" >&2; exit 1 ;;
 esac
 tag=${TAG:-$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)}
 tag=$tag${FIPS:+-fips}
@@ -43,7 +45,7 @@ fi
 here=linux/$(go env GOHOSTARCH)
 IFS=', ' read -ra platforms <<<"${PLATFORMS:-$here}"
 if [ -n "$built" ] && [ "${platforms[*]}" != "$here" ]; then
-  echo "--programs takes programs of $here alone, not of ${platforms[*]}: leave out PLATFORMS" >&2
+  echo "--programs accepts only programs for $here, not for ${platforms[*]}: leave out PLATFORMS" >&2
   exit 1
 fi
 

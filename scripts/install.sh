@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
       shift 2 ;;
     --uninstall) uninstall=yes; shift ;;
     --help | -h) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p;}' "$0"; exit ;;
-    *) fail "$1 is not an option: --from, --prefix, --sha256, --uninstall" ;;
+    *) fail "unknown option $1: use --from, --prefix, --sha256 or --uninstall" ;;
   esac
 done
 
@@ -41,7 +41,7 @@ fi
 case $(uname -s)-$(uname -m) in
   Linux-x86_64) architecture=amd64 ;;
   Linux-aarch64) architecture=arm64 ;;
-  *) fail "there are programs for Linux on amd64 and arm64, and this is $(uname -s) on $(uname -m)" ;;
+  *) fail "Leno runs on Linux on amd64 and arm64, and this is $(uname -s) on $(uname -m)" ;;
 esac
 
 work=$(mktemp -d)
@@ -49,23 +49,23 @@ trap 'rm -rf "$work"' EXIT
 get() { # file
   case $from in
     https://*) curl --fail --silent --show-error --location --proto '=https' --output "$work/$1" "$from/$1" ;;
-    *://*) fail "$from is not https" ;;
+    *://*) fail "$from does not begin with https://" ;;
     *) cp "$from/$1" "$work/$1" ;;
   esac || fail "cannot get $1 from $from"
 }
 
 get SHA256SUMS
 if [ -n "$sum" ]; then
-  echo "$sum  SHA256SUMS" | (cd "$work" && sha256sum --check --status) || fail "SHA256SUMS is not the one with sum $sum"
+  echo "$sum  SHA256SUMS" | (cd "$work" && sha256sum --check --status) || fail "SHA256SUMS does not have the sum $sum"
 fi
 archive=$(sed -n "s/^[0-9a-f]\{64\}  \(leno-.*-linux-$architecture\.tar\.gz\)\$/\1/p" "$work/SHA256SUMS")
 case $archive in
-  '') fail "SHA256SUMS has no archive for $architecture" ;;
-  *[!A-Za-z0-9._+~-]*) fail "SHA256SUMS has more than one archive for $architecture, or one with a strange name" ;;
+  '') fail "SHA256SUMS lists no archive for $architecture" ;;
+  *[!A-Za-z0-9._+~-]*) fail "SHA256SUMS lists several archives for $architecture, or an invalid name" ;;
 esac
 get "$archive"
 grep -F "  $archive" "$work/SHA256SUMS" | (cd "$work" && sha256sum --check --status) ||
-  fail "$archive is damaged or was changed: its sum is not that of SHA256SUMS. Nothing was installed"
+  fail "$archive is damaged or was changed: its sum differs from the one in SHA256SUMS. Nothing was installed"
 
 mkdir -p "$prefix/share/leno" || fail "cannot write to $prefix: use sudo, or --prefix ~/.local"
 mkdir "$work/new"

@@ -35,8 +35,8 @@ accel=${LENO_KERNELS_ACCEL:-tcg,thread=multi}
 memory=2048 # MiB: the programs with their libraries are unpacked into it
 limit=${LENO_KERNELS_LIMIT:-2400} # seconds for one kernel: emulated, its tests take a few minutes
 
-[ "$(uname -m)" = x86_64 ] || { echo "the kernels of the matrix are for amd64" >&2; exit 1; }
-[ "$(id -u)" = 0 ] || { echo "the programs of the tests are copied with what they load: type sudo make test-kernels" >&2; exit 1; }
+[ "$(uname -m)" = x86_64 ] || { echo "the kernels are for amd64, and this machine is $(uname -m)" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "copying the test programs and their libraries into the guest needs root: type sudo make test-kernels" >&2; exit 1; }
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 work=$target/kernels
 mkdir -p "$work"

@@ -52,6 +52,6 @@ case ${1-all} in
   quick) quick ;;
   slow) slow ;;
   all) quick; slow ;;
-  *) echo "scripts/lint.sh: $1: say quick, slow, or nothing" >&2; exit 64 ;;
+  *) echo "scripts/lint.sh: unknown argument $1: use quick, slow, or none" >&2; exit 64 ;;
 esac
 echo "lint: ok"

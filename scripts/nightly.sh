@@ -81,11 +81,12 @@ run() { # step
         scripts/apart.sh scripts/ambient-test.sh
       ;;
     supply) scripts/supply.sh check && scripts/supply.sh advisories && scripts/supply.sh reproduce ;;
-    *) echo "there is no step $1: ${steps[*]}" >&2; return 64 ;;
+    *) echo "unknown step $1: use some of ${steps[*]}" >&2; return 64 ;;
   esac
 }
 
-# What the log says of how much was done: counts of tests, of fuzzing, and figures of node processes, or nothing.
+# Prints how much was done, according to the log: the numbers of tests and of fuzzing inputs, figures of node processes, or
+# nothing.
 told() { # log
   awk '
     /^--- PASS:/ {passed++} /^--- FAIL:/ {failed++} /^--- SKIP:/ {skipped++}

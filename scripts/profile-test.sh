@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests how a profile is made (scripts/profile.sh) and what a build does with one (scripts/programs.sh), by leno-broker, which is
-# small, in place of leno-proxy (a minute).
+# Tests how a profile is made (scripts/profile.sh) and how a build uses one (scripts/programs.sh). It takes a minute, because it
+# builds the small leno-broker in place of leno-proxy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,7 +39,7 @@ cp "$plain" "$work/plain"
 optimised=$(program PROFILE="$profile")
 ! grep -q PROFILE "$work/said" || fail "a profile of this commit and compiler is used without a word: $(cat "$work/said")"
 "$optimised" --version >/dev/null
-# What each section of the program has of these functions: their addresses grow as the profile has them.
+# The sections and addresses of these functions: within a section, the addresses must be in the order of the profile.
 objdump --syms "$optimised" | awk '
   FNR == NR { if (!($1 in place)) place[$1] = FNR; next }
   $NF in place { print $4, place[$NF], $1 }' "$work/order" - | sort -k1,1 -k2,2n >"$work/placed"
@@ -53,7 +53,7 @@ pass "a program is optimised by a profile, its functions in the order of their f
 cmp "$(program)" "$work/plain" || fail "without a profile the program is as before"
 pass "the same profile yields the same bytes, and none those without one"
 
-# A profile that says something else of itself.
+# Writes a profile that claims another origin.
 changed() { # expression for sed
   mkdir -p "$work/changed"
   sed "$1" "$work/of" >"$work/changed/of"

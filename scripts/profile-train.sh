@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Has a leno-proxy that counts what it executes carry traffic of every kind, for scripts/profile.sh (as root; three minutes):
+# Sends traffic of every kind through a leno-proxy that counts what it executes, for scripts/profile.sh (as root; takes three
+# minutes):
 #
-#   scripts/profile-train.sh PROGRAMS     the folder with that leno-proxy and the other programs of a release
+#   scripts/profile-train.sh PROGRAMS     PROGRAMS is the folder with that leno-proxy and the other programs of a release
 #
-# Its counters are written when it ends in order, as `leno down` and the benches end it. Landlock forbids a proxy to write, so that
-# it runs as on a kernel without.
+# A process writes its counters when it exits normally, as it does after `leno down` and at the end of a bench. Landlock
+# would forbid a proxy to write files, so the proxies run as on a kernel without Landlock.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 programs=$(realpath "$1")
-# Commands of workloads are looked up in it.
+# Workloads find their commands in PATH.
 export PATH=$programs:$PATH
 work=$(mktemp -d)
 mesh=train-$$
@@ -29,7 +30,7 @@ bench() { # what, arguments of leno-bench...
   rm -r "$work/records"
 }
 of_client() { "$programs/leno" exec --name "$mesh" -n train client -- "$@"; }
-# Exits with 1 if a request has failed, which some do by policy.
+# leno-load exits with 1 if a request has failed. Some requests fail on purpose, by policy.
 load() { of_client leno-load --duration 2s --rate 500 --connections 8 "$@" || [ $? = 1 ]; }
 
 bench "one hop in plaintext" http --proxies leno --seconds 2 --rate 400

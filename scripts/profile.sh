@@ -1,21 +1,25 @@
 #!/usr/bin/env bash
-# Makes the profile by which leno-proxy is optimised, and tells a build how to use it (docs/decisions/212-profile-guided.md):
+# Records the profile with which the compiler optimises leno-proxy, and prints the flags that use it
+# (docs/decisions/212-profile-guided.md):
 #
-#   scripts/profile.sh make FILE [PROGRAMS]          builds a leno-proxy that counts what it executes, has it carry traffic (as root)
-#                                                    beside the other programs in the folder PROGRAMS (target/release), and writes FILE
-#   scripts/profile.sh counting RAW                  prints the flags of the compiler for a program that counts, into the folder RAW
-#   scripts/profile.sh pack PROGRAM TRIPLE RAW FILE  writes FILE from these counters
-#   scripts/profile.sh flags PROGRAM TRIPLE FILE,... prints the flags of the compiler for a program by its profile
+#   scripts/profile.sh make FILE [PROGRAMS]          builds a leno-proxy that counts how often it executes each part of its code,
+#                                                    sends traffic through it (as root) with the other programs in the folder
+#                                                    PROGRAMS (target/release by default), and writes FILE
+#   scripts/profile.sh counting RAW                  prints the compiler flags for a program that writes such counters into RAW
+#   scripts/profile.sh pack PROGRAM TRIPLE RAW FILE  writes FILE from the counters in RAW
+#   scripts/profile.sh flags PROGRAM TRIPLE FILE,... prints the compiler flags that optimise a program by the profile of its
+#                                                    architecture
 #
-# FILE is an archive of `profdata`, what was counted, in the format of the compiler's LLVM; `order`, the functions in the order of their
-# first use, for the linker; `of`, what it is a profile of. FIPS=1: of a program with aws-lc's FIPS module.
+# FILE is an archive of three files: `profdata` has the counters in the format of the compiler's LLVM, `order` the functions in
+# the order of their first use, for the linker, and `of` the program, architecture, commit and compiler. With FIPS=1 the
+# profile is for a program with aws-lc's FIPS module.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 fail() { echo "$1" >&2; exit 1; }
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 draft=$(mktemp -d)
-chmod 755 "$draft" # Workloads run programs that are in it.
+chmod 755 "$draft" # Workloads run as other users, and their programs are in it.
 trap 'rm -rf "$draft"' EXIT
 
 of_compiler() { # host, release or LLVM version
@@ -26,7 +30,8 @@ commit() {
   git rev-parse HEAD 2>/dev/null || echo unknown
 }
 
-# Each process writes its counters when it ends in order, into a folder of its own: processes of several users count.
+# Each process writes its counters when it exits normally. %p gives each its own folder, because processes of several users
+# write counters.
 counting() { # folder
   echo "-Cprofile-generate=$1/%p -Cllvm-args=-pgo-temporal-instrumentation"
 }
@@ -47,7 +52,7 @@ pack() { # program, triple, folder of counters, file
   local raw=()
   find_profdata
   mapfile -d '' raw < <(find "$3" -name '*.profraw' -print0)
-  [ ${#raw[@]} -gt 0 ] || fail "$1 has written no counters below $3: it does so when it ends in order, and may write there"
+  [ ${#raw[@]} -gt 0 ] || fail "$1 has written no counters below $3: it must exit normally, and needs permission to write there"
   "$profdata" merge --output "$draft/profdata" "${raw[@]}"
   "$profdata" order "$draft/profdata" | sed '/^#/d' >"$draft/order"
   cat >"$draft/of" <<END
@@ -67,10 +72,10 @@ END
 flags() { # program, triple, files
   local file said kept
   for file in ${3//,/ }; do
-    [ -f "$file" ] || fail "PROFILE: there is no file $file"
-    said=$(tar --extract --to-stdout --file "$file" of 2>/dev/null) || fail "PROFILE: $file is no profile of scripts/profile.sh"
+    [ -f "$file" ] || fail "PROFILE: $file does not exist"
+    said=$(tar --extract --to-stdout --file "$file" of 2>/dev/null) || fail "PROFILE: $file was not written by scripts/profile.sh"
     of() { sed -n "s/^$1 //p" <<<"$said"; }
-    [ "$(of program)" = "$1" ] || fail "PROFILE: $file is a profile of $(of program), and not of $1"
+    [ "$(of program)" = "$1" ] || fail "PROFILE: $file is a profile of $(of program), not of $1"
     [ "$(of triple)" = "$2" ] || continue
     if [ "$(of llvm)" != "$(of_compiler 'LLVM version')" ]; then
       fail "PROFILE: $file was made with LLVM $(of llvm), and this compiler has $(of_compiler 'LLVM version'): make it again (make profile), or build without it"
@@ -78,21 +83,23 @@ flags() { # program, triple, files
     warn "$file" rustc "$(of rustc)" "$(of_compiler release) $(of_compiler commit-hash)"
     warn "$file" commit "$(of commit)" "$(commit)"
     warn "$file" fips "$(of fips)" "${FIPS:-0}"
-    # In a folder that is named by the content, so that Cargo notices another one.
+    # The folder is named after the content, so that Cargo builds again with another profile.
     kept=$target/profiled/by-$(sha256sum "$file" | cut -c1-16)
     mkdir -p "$kept"
     tar --extract --file "$file" --directory "$kept"
-    # The linker orders the hot functions, the others, and those that were never executed each by themselves.
+    # keep-text-section-prefix: the linker orders hot functions, other functions and functions that were never executed
+    # separately.
     echo "-Cprofile-use=$kept/profdata" \
       "-Clink-arg=-Wl,--symbol-ordering-file=$kept/order,--no-warn-symbol-ordering,-z,keep-text-section-prefix"
     return
   done
-  echo "PROFILE: $3 has no profile of $2: $1 is built without one for it" >&2
+  echo "PROFILE: $3 contains no profile for $2: $1 is built without a profile" >&2
 }
 
-# Functions have the compiler, the version of Leno and the features in their names, and a profile has a hash of what each does.
+# Warns if the profile is of another compiler, commit or set of features. Functions whose code or name differs then have no
+# counters.
 warn() { # file, what, of the profile, of this build
-  [ "$3" = "$4" ] || echo "warning: PROFILE: $1 is of $2 $3, and this build of $4: functions that differ are not optimised by it" >&2
+  [ "$3" = "$4" ] || echo "warning: PROFILE: $1 was made with $2 $3, and this build has $4: functions that differ are not optimised" >&2
 }
 
 make() { # file, folder of the other programs
@@ -101,16 +108,16 @@ make() { # file, folder of the other programs
   case $triple in
     x86_64-*) platform=linux/amd64 ;;
     aarch64-*) platform=linux/arm64 ;;
-    *) fail "profiles are made on amd64 and arm64, and this machine is $triple" ;;
+    *) fail "profiles can only be made on amd64 and arm64, and this machine is $triple" ;;
   esac
   find_profdata
-  # Where it counts into is in the program. Proxies of a mesh are of another user, who cannot enter a home.
+  # The program contains the path of this folder. It is not in a home, which the user of a mesh's proxies cannot enter.
   raw=/var/tmp/leno-profile-$(cksum <<<"$PWD" | cut -d' ' -f1)
   scripts/as-root.sh rm -rf "$raw"
   mkdir -m 1733 "$raw"
   counted=$(RUSTFLAGS="${RUSTFLAGS-} $(counting "$raw")" CARGO_TARGET_DIR=$target/counting PROGRAMS=leno-proxy PROFILE='' \
     scripts/programs.sh "$platform")
-  # Copies: each finds the others beside the file that it is.
+  # Copies and not links, because each program looks for the others in the folder of its own file.
   mkdir "$programs"
   for program in leno leno-broker leno-controller leno-bench leno-peer leno-load; do
     cp "$2/$program" "$programs" || fail "$2 has no $program: make release"

