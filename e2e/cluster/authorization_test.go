@@ -80,7 +80,8 @@ spec:
         readinessProbe: {tcpSocket: {port: 9191}, periodSeconds: 1}
 `
 
-// rego permits requests with a key, of the teller alone, and says who it is.
+// rego is the policy of the authorizer: it permits only requests of the teller with a key, and adds a header with the client's
+// name.
 const rego = `package envoy.authz
 
 default allow := false
@@ -144,7 +145,7 @@ func (m mesh) loadAuthorizer() {
 	m.must(m.load([]string{file}))
 }
 
-// ask is what a client of the vault is answered: status and leno-error.
+// ask sends a request from a client to the vault, and returns the status and leno-error of the answer.
 func (m mesh) ask(client string, arguments ...string) string {
 	m.t.Helper()
 	all := append([]string{"exec", "-n", "vault", client, "-c", "application", "--", "curl", "-s", "-m", "5", "-o", "/dev/null",
@@ -156,8 +157,8 @@ func (m mesh) ask(client string, arguments ...string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// answers waits until a client is answered so: with every one of several requests in a row, because each of the servers
-// learns of a policy on its own.
+// answers waits until a client gets this answer to several requests in a row, because each server receives a policy
+// separately.
 func (m mesh) answers(client, wanted string, arguments ...string) {
 	m.t.Helper()
 	if len(arguments) == 0 {
@@ -207,7 +208,7 @@ func (m mesh) decidesByIdentity() {
 	if m.linesAreEchoed("guest") {
 		m.t.Error("the guest has a connection to port 81")
 	}
-	// Each request went to one of the two.
+	// Each request went to one of the two servers.
 	var counted string
 	servers := m.output(m.t, "get", "pods", "-n", "vault", "-l", "app=safe", "-o", "jsonpath={.items[*].status.podIP}")
 	for server := range strings.FieldsSeq(servers) {
@@ -227,7 +228,7 @@ func (m mesh) decidesByIdentity() {
 	}
 }
 
-// linesAreEchoed sends a few bytes to the server's port of bytes.
+// linesAreEchoed sends a few bytes to the server's port for opaque connections.
 func (m mesh) linesAreEchoed(client string) bool {
 	output, _ := m.administer("exec", "-n", "vault", client, "-c", "application", "--",
 		"curl", "-s", "--http0.9", "-m", "2", "-d", "bytes", "http://safe:81/").CombinedOutput()
@@ -290,7 +291,7 @@ func (m mesh) mistakesAreTold() {
 	m.must(run1(m.administer("delete", "authorizationpolicy", "lost", "-n", "vault")))
 }
 
-// talker keeps a connection of bytes to the server, and makes the next one when it ends.
+// talker keeps an opaque connection to the server open, and opens another one when it ends.
 const talker = `
 apiVersion: v1
 kind: Pod
@@ -301,7 +302,7 @@ spec:
   containers: [{name: application, image: ` + loadImage + `, imagePullPolicy: Never, args: [ask, "30", "lines=lines:safe:81"]}]
 `
 
-// deniedConnectionEnds changes the policy while a connection of bytes is open.
+// deniedConnectionEnds changes the policy while an opaque connection is open.
 func (m mesh) deniedConnectionEnds() {
 	m.must(m.apply(talker))
 	m.wait("wait", "--for=condition=Ready", "pod/talker", "-n", "vault")
@@ -391,7 +392,7 @@ func (m mesh) asksAuthorizer() {
 	}
 	m.says(true, []string{"permitted    ", "vault/judge:91"}, "explain", "--cluster", "-n", "vault", "teller", "--", "GET", "http://safe/")
 
-	// Without it requests are denied, and the policy says why.
+	// Without it, requests are denied, and the status of the policy has the reason.
 	m.must(run1(m.administer("scale", "-n", "vault", "deployment/judge", "--replicas=0")))
 	m.answers("teller", "503 authorizer-failed; reason=unavailable", "-H", "x-key: good", "http://safe/")
 	m.must(run1(m.administer("delete", "service", "judge", "-n", "vault")))

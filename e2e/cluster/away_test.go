@@ -38,7 +38,7 @@ func (m mesh) controllerIsAway() {
 			return nil
 		})
 		for remaining := awayFor - time.Since(gone); remaining > 0; remaining = awayFor - time.Since(gone) {
-			time.Sleep(remaining) // minutes under load are the test itself
+			time.Sleep(remaining) // the test requires minutes under load
 		}
 		m.must(run1(m.administer("scale", "-n", "leno-system", "deployment/leno-controller", "--replicas=1")))
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")

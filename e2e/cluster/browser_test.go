@@ -17,8 +17,8 @@ import (
 // browserLimit is how long the browser may take for all pages of one reader.
 const browserLimit = 10 * time.Minute
 
-// pageReaders are accounts that reach the observer: `clerk` sees the namespace `shop`, and `visitor` none. The policy is one that
-// the pages of `shop` have.
+// pageReaders are accounts that may connect to the observer: `clerk` sees the namespace `shop`, and `visitor` sees none. The
+// policy is shown on the pages of `shop`.
 var pageReaders = account("shop", "clerk", `
 - {apiGroups: [""], resources: [pods/portforward], verbs: [create]}
 `) + `
@@ -32,9 +32,8 @@ metadata: {name: of-shop, namespace: shop}
 spec: {selector: {}, rules: [{from: [{serviceAccounts: [default]}]}]}
 `
 
-// isOpenedInABrowser opens the page that the observer serves, behind a service account of its own, in a headless Chromium with
-// the token of a reader: every page shows the namespaces that the reader may see, and no other. The workloads are those of
-// [mesh.commands].
+// isOpenedInABrowser opens the observer's page in a headless Chromium with the token of a reader. Every page must show the
+// namespaces that the reader may see, and no others. The workloads are those of [mesh.commands].
 func (m mesh) isOpenedInABrowser() {
 	driver, chromium := browser(m.t)
 	m.must(m.apply(pageReaders))
@@ -60,7 +59,7 @@ func (m mesh) isOpenedInABrowser() {
 	m.must(m.kubectl("delete", "-n", "shop", "authorizationpolicy/of-shop", "rolebinding/clerk", "role/clerk", "serviceaccount/clerk", "serviceaccount/visitor"))
 }
 
-// nodeOf returns Node: the driver brings one where the machine's is too old.
+// nodeOf returns the path of Node. If the machine's Node is too old, it is the one that comes with the driver.
 func nodeOf(driver string) string {
 	own := filepath.Join(driver, "node_modules/node/bin/node")
 	if _, err := os.Stat(own); err != nil {
@@ -69,7 +68,7 @@ func nodeOf(driver string) string {
 	return own
 }
 
-// browser is where what drives Chromium is, and Chromium.
+// browser contains the paths of Chromium and of its driver.
 func browser(t *testing.T) (driver, chromium string) {
 	t.Helper()
 	if _, err := exec.LookPath("node"); err != nil {
@@ -91,8 +90,8 @@ func browser(t *testing.T) (driver, chromium string) {
 	return filepath.Join(tools, "browser"), chromium
 }
 
-// forwardsObserver forwards a port of this machine to the observer until ctx ends, as an administrator may, and returns the
-// address of its page. The page asks each reader for a token of their own.
+// forwardsObserver forwards a port of this machine to the observer until ctx ends, with the rights of an administrator, and
+// returns the address of its page. The page requires the token of each reader.
 func (m mesh) forwardsObserver(ctx context.Context) (string, error) {
 	forward := exec.CommandContext(ctx, m.kube, "kubectl", "--kubeconfig", m.file("kubeconfig"), "port-forward", "-n", "leno-system",
 		"pod/leno-observer-0", ":15024", "--address", "127.0.0.1")
@@ -112,7 +111,7 @@ func (m mesh) forwardsObserver(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("kubectl port-forward prints %q, %w: %s", line, err, notes.String())
 	}
 	go func() {
-		// It prints a line for each connection.
+		// kubectl prints a line for each connection.
 		_, _ = lines.WriteTo(io.Discard)
 		_ = forward.Wait()
 	}()

@@ -153,7 +153,7 @@ func (m mesh) diagnoses() {
 	if !found {
 		m.t.Errorf("the endpoint of till is not in %s", output)
 	}
-	// The list of services that a workload can call must not be readable from the network.
+	// The list of services that a workload calls must not be readable from the network.
 	outside := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+m.output(m.t, "get", "pods", "-n", "shop",
 		"-l", "app=shopper", "-o", "jsonpath={.items[0].status.podIP}")+":15020/config")
 	if !strings.Contains(outside, "served on loopback only") {
@@ -180,7 +180,7 @@ func (m mesh) diagnosesCapture() {
 	}
 	m.must(json.Unmarshal([]byte(output), &report))
 	capture := report.Capture
-	// A node proxy is not in the pod's namespace, so that it says nothing of that.
+	// A node proxy is not in the pod's network namespace, so the report does not contain this.
 	if capture.State != "captured" || capture.Backend != "ebpf" || capture.Origin == "" || capture.Since == 0 ||
 		capture.Connections["outbound_captured"] == 0 || report.ProxyCaptured == inNodeMode() {
 		m.t.Errorf("it says %s", output)
@@ -189,7 +189,7 @@ func (m mesh) diagnosesCapture() {
 		m.t.Errorf("leno diagnostics capture --node: %s", said)
 	}
 	for _, command := range [][]string{{"flows", "shopper"}, {"flows", "--requests"}, {"ebpf", "status"}} {
-		// What a process counts for its further pods is found within a minute.
+		// The counts of a process for pods that it serves in addition appear within a minute.
 		m.until(fmt.Sprintf("leno %v --node", command), func() error {
 			said, err := m.leno(append(command, "--node", report.Pod.Node)...).CombinedOutput()
 			if err != nil || !strings.Contains(string(said), "shopper") && command[0] == "flows" {
@@ -223,7 +223,7 @@ func (m mesh) reports() {
 		}
 		relative, _ := filepath.Rel(filepath.Join(folder, "report"), path)
 		seen[strings.Split(relative, string(filepath.Separator))[0]]++
-		// A supervisor that has had nothing to warn of has an empty log.
+		// The log of a supervisor is empty if there was no warning.
 		if len(text) > 0 || filepath.Base(path) == "supervisor.log" {
 			seen[filepath.Base(path)]++
 		}
@@ -241,8 +241,8 @@ func (m mesh) reports() {
 	}
 }
 
-// prints runs a command of `leno` until it succeeds, and returns what it prints: the API server of a busy machine may not answer
-// in time.
+// prints runs a command of `leno` until it succeeds, and returns its output. The API server of a busy machine may not answer in
+// time.
 func (m mesh) prints(arguments ...string) string {
 	m.t.Helper()
 	var output []byte

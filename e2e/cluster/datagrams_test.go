@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// withDatagrams is an application of UDP in each mode. Its namespace says that proxies carry datagrams, and its Service which port
-// clients reach. The client is on another node than the server.
+// withDatagrams is an application that uses UDP, in each mode. Its namespace lets proxies carry datagrams, and its Service sets
+// the port. The client runs on another node than the server.
 func withDatagrams() string {
 	var text strings.Builder
 	for _, mode := range []string{"sidecar", "node"} {
@@ -36,7 +36,7 @@ spec:
 `, namespace, name, node, loadImage, annotations)
 }
 
-// TestDatagrams has pods send UDP to each other through their proxies. It has the requirements of TestMesh.
+// TestDatagrams sends UDP between pods through their proxies. It has the requirements of TestMesh.
 func TestDatagrams(t *testing.T) {
 	m := withLoad(t)
 	m.installWith()
@@ -56,7 +56,7 @@ func TestDatagrams(t *testing.T) {
 	})
 }
 
-// sends has a pod send ten datagrams, and returns how many came back.
+// sends sends ten datagrams from a pod, and returns how many came back.
 func (m mesh) sends(namespace, pod, to string) (came int, err error) {
 	output, err := m.administer("exec", "-n", namespace, pod, "-c", "application", "--", "/load", "send", "10", to).Output()
 	if err != nil {
@@ -66,7 +66,7 @@ func (m mesh) sends(namespace, pod, to string) (came int, err error) {
 	return came, err
 }
 
-// answered is an error unless a pod gets an answer.
+// answered returns an error unless a pod gets an answer.
 func (m mesh) answered(namespace, pod, to string) func() error {
 	return func() error {
 		came, err := m.sends(namespace, pod, to)

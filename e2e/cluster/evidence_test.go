@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// evidence is what explains a wait that ended without success: all pods, and of those that are not ready what the
-// cluster and their containers say; the logs of agents, supervisors and control plane. CLUSTER_EVIDENCE names a folder for the whole of
-// it; the test's own log has the end of each.
+// evidence collects the reasons for a wait that timed out: all pods; the events and the logs of pods that are not ready; the logs
+// of agents, supervisors and control plane. The test's log gets the end of each, and the folder CLUSTER_EVIDENCE, if it is set, all
+// of it.
 func (m mesh) evidence() string {
 	var all, short strings.Builder
 	show := func(title, text string) {
@@ -52,8 +52,8 @@ func (m mesh) evidence() string {
 	return short.String()
 }
 
-// networkState is why a connection to a pod's or a Service's address may fail on a node: the links and the neighbours
-// that it knows, where kube-proxy leads, the connections that wait for an answer, and what the kernel has counted.
+// networkState returns the reasons why connections to pods or Services may fail on a node: its links and neighbours, the rules of
+// kube-proxy, the connections without an answer, and the kernel's counters.
 func (n node) networkState() string {
 	const look = `ip -br link; ip neigh; ip -6 neigh; ip route; iptables-save -t nat | grep -E 'KUBE-(SEP|SVC)-'
 conntrack -L -p tcp --state SYN_SENT; cat /var/lib/cni/networks/*/last_reserved_ip*; ls /var/lib/cni/networks/*
@@ -62,8 +62,8 @@ nstat -asz TcpExtListenDrops IcmpOutDestUnreachs IcmpInDestUnreachs TcpActiveOpe
 	return string(output)
 }
 
-// processes returns what the kernel says of the processes of a pod: what each thread waits for, and what memory and time
-// they have used.
+// processes returns the kernel's information about the processes of a pod: what each thread waits for, and how much memory and
+// CPU time they have used.
 func (m mesh) processes(namespace, name string) string {
 	const look = `for c in $(find /sys/fs/cgroup -path "*pod$1/*" -name cgroup.procs); do
 	for p in $(cat $c); do
@@ -79,7 +79,7 @@ done`
 	return string(output)
 }
 
-// unready returns the namespaces and names of pods that run and are not ready.
+// unready returns the namespaces and names of pods that run but are not ready.
 func (m mesh) unready() []string {
 	const each = `{range .items[*]}{.metadata.namespace}/{.metadata.name} {.status.phase} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`
 	output, _ := m.administer("get", "pods", "-A", "-o", "jsonpath="+each).Output()

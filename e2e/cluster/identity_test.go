@@ -24,7 +24,7 @@ const phaseHold = "controller.phaseHold=20s"
 // rotationLimit is how long a rotation may take in a cluster of debug builds.
 const rotationLimit = "10m"
 
-// identityReport is what the test reads of `leno identity --cluster -o json`.
+// identityReport contains the fields of `leno identity --cluster -o json` that the test checks.
 type identityReport struct {
 	Phase   string `json:"phase"`
 	OwnRoot bool   `json:"own_root"`
@@ -40,8 +40,8 @@ type identityReport struct {
 	Problem string   `json:"problem"`
 }
 
-// TestIdentity gives applications certificates, replaces the root of a mesh under load, revokes certificates, and has an issuer
-// take over. It has the requirements of TestMesh.
+// TestIdentity issues certificates to applications, replaces the root of a mesh under load, revokes certificates, and changes to
+// an external issuer. It has the requirements of TestMesh.
 func TestIdentity(t *testing.T) {
 	m := withLoad(t)
 	m.installWith(phaseHold)
@@ -65,7 +65,7 @@ func (m mesh) installWith(settings ...string) {
 	m.injectorIsTrusted()
 }
 
-// identity is what `leno identity` prints.
+// identity returns the report of `leno identity`.
 func (m mesh) identity() (report identityReport, err error) {
 	output, err := m.leno("identity", "--cluster", "-o", "json").Output()
 	if err != nil {
@@ -74,7 +74,7 @@ func (m mesh) identity() (report identityReport, err error) {
 	return report, json.Unmarshal(output, &report)
 }
 
-// stable waits until no rotation is under way and all proxies use what the control plane signs with.
+// stable waits until no rotation is in progress and the certificates of all proxies are from the control plane's present issuer.
 func (m mesh) stable() (report identityReport) {
 	m.t.Helper()
 	m.until("all proxies use what the control plane signs with", func() (err error) {
@@ -101,7 +101,7 @@ func (m mesh) rootIsReplaced() {
 	if len(after.Roots) != 1 || after.Roots[0] == before.Roots[0] || after.Issuer == before.Issuer {
 		m.t.Errorf("%+v after %+v", after, before)
 	}
-	// A pod that starts now: the API server calls the injector, and the proxy verifies the control plane, by the new root.
+	// For a pod that starts now, the API server verifies the injector, and the proxy verifies the control plane, with the new root.
 	m.underLoad(func() { m.restart("load", "deployment/patient") })
 }
 
@@ -114,7 +114,7 @@ func (m mesh) accountIsRevoked() {
 	if len(report.Revoked) != 1 || !strings.Contains(report.Revoked[0], "ns/strict/sa/default") {
 		m.t.Errorf("%+v", report)
 	}
-	// Its workloads have new certificates by then.
+	// Workloads of that identity have new certificates by now.
 	m.underLoad(func() {})
 }
 
@@ -139,14 +139,14 @@ func (m mesh) editIsReported() {
 	problem(false)
 }
 
-// issuerTakesOver names a Secret as cert-manager makes it.
+// issuerTakesOver configures an issuer in a Secret in the form of cert-manager.
 func (m mesh) issuerTakesOver() {
 	before := m.stable()
 	certificate, key, root := issuer(m)
 	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: mesh-issuer, namespace: leno-system}\ntype: kubernetes.io/tls\n"+
 		"data: {tls.crt: %s, tls.key: %s, ca.crt: %s}\n", certificate, key, root)))
 	m.underLoad(func() {
-		// The paths of the webhooks are the control plane's, so that only what changes is applied.
+		// The control plane maintains the webhooks, so only the objects that change are applied.
 		deployment := func(kind string) bool { return kind == "Deployment" }
 		m.must(m.apply(m.installation(deployment, phaseHold, "controller.issuerSecret=mesh-issuer")))
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
@@ -164,7 +164,7 @@ func (m mesh) issuerTakesOver() {
 	m.stable()
 }
 
-// issuer is an issuer below a root of its own, in base64 of PEM: its certificate, its key, the root.
+// issuer is an issuer below a separate root. Its fields are base64-encoded PEM: its certificate, its key, the root.
 func issuer(m mesh) (certificate, key, root string) {
 	encoded := func(kind string, der []byte) string {
 		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPodCertificates has kubelets request the certificates of proxies, and replaces the root under load, which no kubelet
-// renews for. It has the requirements of TestMesh.
+// TestPodCertificates lets kubelets request the certificates of proxies, and replaces the root under load. A kubelet does not renew
+// certificates because of a new root. It has the requirements of TestMesh.
 func TestPodCertificates(t *testing.T) {
 	m := withLoad(t)
 	m.installWith(phaseHold, "identity.podCertificates=true", "proxy.log=info")
@@ -20,7 +20,8 @@ func TestPodCertificates(t *testing.T) {
 	})
 }
 
-// kubeletsRequest checks that each pod with a proxy has had a request issued, and that its proxy uses it.
+// kubeletsRequest checks that a certificate was issued for each pod with a proxy by request of its kubelet, and that the proxy uses
+// it.
 func (m mesh) kubeletsRequest() {
 	const columns = `jsonpath={range .items[*]}{.spec.podName} {.status.conditions[0].type}{"\n"}{end}`
 	for _, namespace := range []string{"load", "strict"} {
@@ -47,8 +48,8 @@ func (m mesh) kubeletsRequestAgain() {
 	})
 }
 
-// ofKubelet reports a proxy whose last certificate is not that of its kubelet: it may have used its token before its files had
-// the roots.
+// ofKubelet returns an error if the last certificate of a proxy is not the one that its kubelet requested. The proxy may have used
+// its token before its files contained the roots.
 func (m mesh) ofKubelet(namespace, pod string) error {
 	log := m.output(m.t, "logs", pod, "-n", namespace, "-c", "leno-proxy")
 	taken := strings.LastIndex(log, "certificate taken from the kubelet's files")

@@ -42,16 +42,15 @@ type part struct {
 	run  func(mesh)
 }
 
-// runs runs the parts of a test one after the other, in the same mesh.
+// runs runs the parts of a test in order, in the same mesh.
 func (m mesh) runs(parts []part) {
 	for _, part := range parts {
 		m.t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
 	}
 }
 
-// TestMesh runs pods with hand-written proxies on a real cluster, where the agents of the nodes
-// capture their connections; with CLUSTER_SHARE pods in node mode. It needs root, CLUSTER_KUBE, and
-// CLUSTER_BIN: a folder with the mesh's binaries.
+// TestMesh runs pods with hand-written proxies on a real cluster, where the agents of the nodes capture their connections. With
+// CLUSTER_SHARE the pods are in node mode. It needs root, CLUSTER_KUBE, and CLUSTER_BIN, a folder with the mesh's binaries.
 func TestMesh(t *testing.T) {
 	checkShare(t)
 	binaries := os.Getenv("CLUSTER_BIN")
@@ -121,7 +120,8 @@ func (m mesh) startsEarly() {
 	}
 }
 
-// runsEarly starts a pod in node mode before the agent. Nothing in it waits, so it runs uncaptured until the agent captures it.
+// runsEarly starts a pod in node mode before the agent. No container of it waits for the agent, so it runs uncaptured until the
+// agent captures it.
 func (m mesh) runsEarly() {
 	early := workload{name: "early", capture: "auto", node: 1, application: serves}
 	m.must(m.apply(early.pod() + "---\n" + service("early")))
@@ -204,7 +204,7 @@ func (m mesh) agentIsKilled() {
 		if inNodeMode() == (len(brokers) == 0) {
 			m.t.Errorf("%s: brokers %v", backend, brokers)
 		}
-		// Where the agent of before ends late, the next one starts a broker of its own, which ends once the supervisor connects.
+		// If the earlier agent ends late, the next one starts another broker, which ends once the supervisor connects.
 		m.until("the brokers of before alone", func() error {
 			if after := m.startedAs(1, "leno-broker"); !slices.Equal(after, brokers) {
 				return fmt.Errorf("%s: brokers %v after %v", backend, after, brokers)
@@ -222,7 +222,7 @@ func (m mesh) agentIsKilled() {
 				m.t.Errorf("%v pods of node %d were captured again", count, node)
 			}
 		}
-		// Each request is a connection: none was missed while no agent ran. Those of the last moments are counted a little later.
+		// Each request is one connection, and none may be missed while no agent ran. The last ones are counted with a delay.
 		m.until("every connection is accounted for", func() error {
 			if count := m.flows(2, "leno_flow_connections_opened_total", client, `socket="application"`) - opened; count != requests {
 				return fmt.Errorf("%s: %v connections of %d are accounted for", backend, count, requests)
@@ -446,7 +446,7 @@ func (m mesh) agentIsThere() {
 
 func (m mesh) loadImages(binaries string) { m.loadImagesAs(binaries, "registry.local/", ":1") }
 
-// loadImagesAs puts the mesh's images on the nodes, with these parts before and after their names.
+// loadImagesAs imports the mesh's images on the nodes, with a prefix and a suffix for their names.
 func (m mesh) loadImagesAs(binaries, before, after string) {
 	images := []image{
 		{entrypoint: []string{"/leno-proxy"}, files: map[string]string{}},
@@ -499,7 +499,7 @@ func (m mesh) command(node int, command ...string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// flows is the sum over the series of a family that the agent of a node serves and that have all of these labels.
+// flows returns the sum of all series with these labels of a metric of a node's agent.
 func (m mesh) flows(node int, family string, labels ...string) float64 {
 	m.t.Helper()
 	sum := 0.0
@@ -517,7 +517,7 @@ func (m mesh) flows(node int, family string, labels ...string) float64 {
 	return sum
 }
 
-// metric is a value from the metrics of a node's agent; 0 if the series is missing.
+// metric returns a value from the metrics of a node's agent; 0 if the series is missing.
 func (m mesh) metric(node int, series string) float64 {
 	m.t.Helper()
 	text := m.command(node, "curl", "-s", "-m", "5", "http://localhost:15025/metrics")

@@ -8,19 +8,19 @@ import (
 	"testing"
 )
 
-// nodeShare is the share (leno.dev/share) with which the namespaces of TestMesh are in node mode; empty for sidecars.
+// nodeShare is the value of leno.dev/share for the namespaces of TestMesh, which are then in node mode; empty for sidecars.
 var nodeShare = os.Getenv("CLUSTER_SHARE")
 
 func inNodeMode() bool { return nodeShare != "" }
 
-// checkShare fails a test for a share that there is not: pods would be in no mesh.
+// checkShare fails a test if the share is invalid, because its pods would not be in the mesh.
 func checkShare(t *testing.T) {
 	if shares := []string{"", "workload", "service-account", "namespace", "node"}; !slices.Contains(shares, nodeShare) {
 		t.Fatalf("CLUSTER_SHARE=%s is not known: %s", nodeShare, strings.Join(shares[1:], ", "))
 	}
 }
 
-// meshed is a namespace of the mesh, in node mode with CLUSTER_SHARE.
+// meshed is a namespace of the mesh, which is in node mode if CLUSTER_SHARE is set.
 func meshed(namespace string) string {
 	annotations := ""
 	if inNodeMode() {
@@ -29,7 +29,7 @@ func meshed(namespace string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s, labels: {leno.dev/inject: enabled}%s}\n", namespace, annotations)
 }
 
-// hasProxyAsSaid checks that a pod has a sidecar, or in node mode none.
+// hasProxyAsSaid checks that a pod has a sidecar, or that it has none in node mode.
 func (m mesh) hasProxyAsSaid(namespace, pod string) {
 	m.t.Helper()
 	containers := m.output(m.t, "get", "pod", pod, "-n", namespace, "-o", "jsonpath={.spec.initContainers[*].name}")

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// nodeModeObjects is an application whose namespaces are in node mode. Its pods share one process a node in `shared`, and have
-// one each in `alone`; nothing else in its manifests refers to the mesh.
+// nodeModeObjects is an application in two namespaces in node mode. In `shared`, all pods of a node share one process; in
+// `alone`, each pod has its own. Nothing else in its manifests refers to the mesh.
 func nodeModeObjects() string {
 	var text strings.Builder
 	for namespace, share := range map[string]string{"shared": "node", "alone": "workload"} {
@@ -31,7 +31,8 @@ func nodeModeObjects() string {
 	return text.String()
 }
 
-// plainPod is a pod of the first node that serves, and echoes lines on port 9000, with probes; it says nothing of the mesh.
+// plainPod is a pod on the first node. It serves HTTP, echoes lines on port 9000, and has probes. Its manifest does not refer
+// to the mesh.
 func plainPod(namespace, name string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -79,7 +80,7 @@ func TestNodeMode(t *testing.T) {
 	})
 }
 
-// from has a pod in node mode send a request to another one of its namespace.
+// from sends a request from a pod in node mode.
 func (m mesh) from(namespace, pod, url string) error {
 	return run1(m.administer("exec", "-n", namespace, pod, "-c", "application", "--", "curl", "-sf", "-m", "5", "-o", "/dev/null", url))
 }
@@ -122,18 +123,18 @@ func (m mesh) nodeModeTalks() {
 			m.t.Errorf("%s: a stranger was answered under strict mTLS", namespace)
 		}
 	}
-	// Of one namespace to the other, through two processes.
+	// From one namespace to the other, through two processes.
 	m.until("an answer from alone to shared", func() error { return m.from("alone", "client", "http://server.shared") })
 }
 
-// startedAs are the process ids of a program of a node that was started with these arguments first.
+// startedAs returns the process ids of a program on a node whose first arguments are these.
 func (m mesh) startedAs(number int, name string, arguments ...string) []int {
 	m.t.Helper()
 	all, err := processes(m.node(number).tree())
 	m.must(err)
 	var found []int
 	for _, pid := range all {
-		// It may have ended.
+		// The process may have ended.
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		words := strings.Split(string(line), "\x00")
 		if filepath.Base(words[0]) == name && slices.Equal(words[1:min(len(words), 1+len(arguments))], arguments) {
@@ -145,7 +146,7 @@ func (m mesh) startedAs(number int, name string, arguments ...string) []int {
 
 func (m mesh) nodeProxies(number int) []int { return m.startedAs(number, "leno-proxy", "--node") }
 
-// kill kills processes at once.
+// kill sends SIGKILL to processes.
 func (m mesh) kill(pids []int) {
 	m.t.Helper()
 	for _, pid := range pids {
@@ -154,7 +155,7 @@ func (m mesh) kill(pids []int) {
 }
 
 func (m mesh) processesAreShared() {
-	// One for all pods of `shared`, and one for each of `alone`.
+	// One process for all pods of `shared`, and one for each pod of `alone`.
 	pids := m.nodeProxies(1)
 	if len(pids) != 3 {
 		m.t.Errorf("node proxies: %v", pids)
@@ -196,7 +197,7 @@ spec:
 	m.must(m.apply(policy))
 	m.until("the request is denied", answered("403"))
 	m.must(m.from("shared", "client", "http://server/"))
-	// With a policy of requests the server refuses what is no HTTP, which other parts send.
+	// The policy is removed, because with it the server rejects connections without HTTP, which other parts of the test open.
 	m.must(run1(m.administer("delete", "authorizationpolicy", "no-client", "-n", "shared")))
 	m.until("the request is allowed again", answered("404"))
 }
@@ -220,7 +221,7 @@ func (m mesh) brokerIsKilled() {
 	if len(brokers) != 4 {
 		m.t.Errorf("brokers: %v", brokers)
 	}
-	// A proxy may still have sockets of the broker that ended, so that the service is back before the agent has counted its end.
+	// A proxy may still use sockets of a broker that was killed, so the service may work before the agent has counted its end.
 	m.until("the ends of all brokers are counted", func() error {
 		if ends := m.metric(1, `leno_agent_broker_ends_total`); ends < 4 {
 			return fmt.Errorf("%v brokers of %v have ended", ends, brokers)
@@ -248,9 +249,8 @@ func (m mesh) supervisorIsReplaced() {
 	})
 }
 
-// supervisorIsUpdated updates leno-node while requests and streams pass its processes.
-// whileInUse calls work while clients of both namespaces send requests and have a stream open, and fails if a request is lost or
-// a stream is cut.
+// whileInUse calls work while clients in both namespaces send requests and have an open stream. The test fails if a request is
+// lost or a stream is cut.
 func (m mesh) whileInUse(work func()) {
 	const requests = `rm -f /tmp/go; n=0 lost=0; while [ ! -e /tmp/go ]; do curl -sf -m 60 -o /dev/null http://server || lost=$((lost+1)); n=$((n+1)); done; echo "$n sent, $lost lost"`
 	const stream = `rm -f /tmp/go /tmp/echoed; (while [ ! -e /tmp/go ]; do echo more; sleep 1; done; echo last) | nc "$0" 9000 >/tmp/echoed; cat /tmp/echoed`
@@ -287,12 +287,13 @@ func (m mesh) whileInUse(work func()) {
 	}
 }
 
+// supervisorIsUpdated updates leno-node while requests and streams pass through its processes.
 func (m mesh) supervisorIsUpdated() {
 	before := m.nodeProxies(1)
 	m.whileInUse(func() {
 		m.must(run1(m.administer("rollout", "restart", "daemonset/leno-node", "-n", "leno-system")))
 		m.until("both supervisors have their processes", func() error {
-			// Those of before have the streams.
+			// The earlier processes continue to serve the streams.
 			after := m.nodeProxies(1)
 			left := slices.DeleteFunc(slices.Clone(after), func(pid int) bool { return !slices.Contains(before, pid) })
 			if len(after) != 2*len(before) || len(left) != len(before) {
@@ -301,7 +302,7 @@ func (m mesh) supervisorIsUpdated() {
 			return nil
 		})
 	})
-	// It counts the pods of before until they have ended.
+	// The rollout is complete once the earlier pods have ended.
 	m.wait("rollout", "status", "daemonset/leno-node", "-n", "leno-system")
 	m.until("the processes of before end with what they had", func() error {
 		after := m.nodeProxies(1)
@@ -312,7 +313,7 @@ func (m mesh) supervisorIsUpdated() {
 	})
 }
 
-// supervisor are the metrics of the supervisor of the first node.
+// supervisor returns the metrics of the supervisor of the first node.
 func (m mesh) supervisor() (text string, err error) {
 	const running = "jsonpath={.items[?(@.spec.nodeName=='n1')].status.podIP}"
 	address := m.output(m.t, "get", "pods", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-node", "--field-selector=status.phase=Running", "-o", running)
@@ -322,7 +323,8 @@ func (m mesh) supervisor() (text string, err error) {
 	return m.inside("stranger", "curl", "-s", "-m", "5", "http://"+address+":15025/metrics"), nil
 }
 
-// shareChanges has running pods go to processes of their own, by their namespace, and back, one of them by its own annotation.
+// shareChanges moves running pods to separate processes and back by an annotation of their namespace, and one pod by its own
+// annotation.
 func (m mesh) shareChanges() {
 	const identity = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].restartCount}\n{end}"
 	pods := func() string { return m.output(m.t, "get", "pods", "-n", "shared", "-o", identity) }
@@ -524,7 +526,8 @@ func (m mesh) promoted() (pods []string, err error) {
 	return pods, nil
 }
 
-// busyPodIsPromoted lowers the bound, since the load of a test is small, and raises it again.
+// busyPodIsPromoted lowers the limits above which a pod is promoted, because the load of a test is small, and restores them
+// afterwards.
 func (m mesh) busyPodIsPromoted() {
 	bound := func(after, above string) {
 		m.must(run1(m.administer("set", "env", "daemonset/leno-node", "-n", "leno-system", "LENO_PROMOTE_AFTER="+after, "LENO_PROMOTE_ABOVE="+above)))
@@ -539,7 +542,7 @@ func (m mesh) busyPodIsPromoted() {
 		return m.administer("exec", "-n", "shared", "client", "-c", "application", "--", "sh", "-c", script, m.addressIn("shared", "server"))
 	}
 	stream := inClient(`(while [ ! -e /tmp/over ]; do echo more; sleep 1; done; echo last) | nc "$0" 9000`)
-	// A hundred requests a command: a command a request would be too few.
+	// Each command sends a hundred requests. With one command per request, the rate would be too low.
 	load := inClient(`n=0; lost=0; while [ ! -e /tmp/enough ]; do curl -sf --fail-early -m 60 -o /dev/null "http://server/?[1-100]" || lost=$((lost+1)); n=$((n+100)); done; echo "$n sent, $lost lost"`)
 	outputs := map[*exec.Cmd]*bytes.Buffer{stream: {}, load: {}}
 	for command, output := range outputs {
@@ -622,7 +625,7 @@ func (m mesh) nothingStartsUnserved() {
 func (m mesh) modeChanges() {
 	for _, mode := range []string{"sidecar", "node"} {
 		m.must(run1(m.administer("annotate", "namespace", "shared", "--overwrite", "leno.dev/mode="+mode)))
-		// The webhook follows namespaces by a watch.
+		// The webhook learns of the change by a watch, so it may be late.
 		m.until("the server has its proxy where its namespace says", func() error {
 			m.must(run1(m.administer("delete", "pod", "server", "-n", "shared", "--ignore-not-found")))
 			m.must(m.apply(plainPod("shared", "server")))

@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// reader may do in the namespace `default` what these commands need, and nothing in `shop`. It reaches the observer.
+// reader is an account with the rights that the commands need in the namespace `default`, and none in `shop`. It may connect to
+// the observer.
 var reader = account("default", "reader", `
 - {apiGroups: [""], resources: [pods, services], verbs: [get, list]}
 - {apiGroups: [""], resources: [pods/portforward], verbs: [get, create]}
@@ -25,7 +26,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: leno-observer-r
 subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 `
 
-// account is a service account that may do in its namespace what the rules of a Role of the same name allow.
+// account is a service account, and a Role of the same name with its rights in its namespace.
 func account(namespace, name, rules string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -47,8 +48,8 @@ subjects: [{kind: ServiceAccount, name: %[2]s, namespace: %[1]s}]
 // identity is what the workloads of namespace `shop` prove.
 const identity = "spiffe://cluster.local/ns/shop/sa/default"
 
-// observes checks what the commands show of the live mesh: edges, routes, single requests, and the same by MCP. The workloads
-// are those of [mesh.commands].
+// observes checks that the commands show the live mesh: its edges, routes and single requests, also by MCP. The workloads are those
+// of [mesh.commands].
 func (m mesh) observes() {
 	m.must(m.apply(routes))
 	m.wait("wait", "--for=condition=Established", "customresourcedefinition/httproutes.gateway.networking.k8s.io")
@@ -77,7 +78,7 @@ func (m mesh) observes() {
 	m.showsNothingToOthers()
 }
 
-// remembers checks what the observer in the cluster has of the live mesh. The administrator has a certificate, and so gets a
+// remembers checks the observer's history of the live mesh. The administrator has a certificate and no token, and therefore gets a
 // token of the observer's account.
 func (m mesh) remembers() {
 	m.wait("rollout", "status", "statefulset/leno-observer", "-n", "leno-system")
@@ -114,7 +115,7 @@ spec: {selector: {app: oven}, ports: [{port: 80, targetPort: 8080, appProtocol: 
 ` + ofShop("oven", `'mkdir -p /tmp/www/cgi-bin; printf "#!/bin/sh\nprintf \"Status: 500 cold\\\\r\\\\n\\\\r\\\\n\"\n" >/tmp/www/cgi-bin/index.cgi; chmod +x /tmp/www/cgi-bin/index.cgi; exec httpd -f -p 8080 -h /tmp/www'`) +
 	ofShop("baker", `"while :; do curl -s -m 5 -o /dev/null http://oven/; sleep 0.1; done"`)
 
-// ofShop is a Deployment of namespace `shop` that runs a script, which is quoted as YAML wants it.
+// ofShop is a Deployment in the namespace `shop` that runs a script, which must be quoted for YAML.
 func ofShop(name, script string) string {
 	return fmt.Sprintf(`---
 apiVersion: apps/v1
@@ -174,7 +175,7 @@ func (m mesh) dashboard(command *exec.Cmd) (string, error) {
 	return "", nil
 }
 
-// shows runs a command as the administrator. Its output has to have each of these texts and no secret.
+// shows runs a command as the administrator. Its output must contain each of these texts, and no secret.
 func (m mesh) shows(arguments []string, wanted ...string) error {
 	output, err := m.leno(arguments...).Output()
 	if err != nil {
@@ -196,7 +197,7 @@ func has(output string, wanted ...string) error {
 	return nil
 }
 
-// asksByMCP calls tools of the server of MCP, over the pipes of the program.
+// asksByMCP calls tools of the MCP server over the standard input and output of the program.
 func (m mesh) asksByMCP() {
 	for tool, wanted := range map[string][]string{
 		`"stat","arguments":{"namespace":"shop"}`: {`"name":"till"`, `"isError":false`},
@@ -214,7 +215,7 @@ func (m mesh) asksByMCP() {
 	}
 }
 
-// callTool starts a server of MCP, calls one of its tools, and returns the answer.
+// callTool starts an MCP server, calls one of its tools, and returns the answer.
 func callTool(command *exec.Cmd, tool string) (string, error) {
 	input, err := command.StdinPipe()
 	if err != nil {
@@ -227,7 +228,7 @@ func callTool(command *exec.Cmd, tool string) (string, error) {
 	if err := command.Start(); err != nil {
 		return "", err
 	}
-	// It ends with its input.
+	// The server ends when its input does.
 	defer command.Wait()
 	defer input.Close()
 	for _, message := range []string{
@@ -250,7 +251,7 @@ func callTool(command *exec.Cmd, tool string) (string, error) {
 	return "", errors.Join(errors.New("the server of MCP gave no answer"), lines.Err())
 }
 
-// showsNothingToOthers checks that a user without rights to the namespace gets nothing of it by any command.
+// showsNothingToOthers checks that no command shows a namespace to a user without rights in it.
 func (m mesh) showsNothingToOthers() {
 	m.must(m.apply(reader))
 	token := strings.TrimSpace(m.output(m.t, "create", "token", "reader", "-n", "default"))
@@ -300,7 +301,7 @@ func (m mesh) showsNothingToOthers() {
 			m.t.Errorf("MCP tells a reader of default %s, %v", answer, err)
 		}
 	}
-	// Of what the history has it sees the namespaces that it may see.
+	// The observer shows it only the namespaces that it may see.
 	for _, arguments := range [][]string{
 		{"stat", "-n", "shop", "--since", "5m", "-o", "json"},
 		{"edges", "-n", "shop", "--since", "5m", "-o", "json"},
@@ -331,7 +332,7 @@ func (m mesh) showsNothingToOthers() {
 	if err != nil || strings.Contains(page, "till") || strings.Contains(page, `"shop"`) || !strings.Contains(page, `"default"`) {
 		m.t.Errorf("the page shows a reader of default %s, %v", page, err)
 	}
-	// What it may see it does see.
+	// It sees the namespace for which it has rights.
 	if output, err := as("stat", "-n", "default", "-o", "json").Output(); err != nil {
 		m.t.Errorf("leno stat as a reader of its own namespace: %v%s\n%s", err, problem(err), output)
 	}

@@ -61,9 +61,9 @@ spec:
 // clients are the namespaces with a client.
 var clients = []string{"load", "outside"}
 
-// operated is what is put under load: servers in namespaces of the mesh, a client beside them, and one outside
-// of the mesh. `server` ends as soon as it is signalled. `patient` waits until no new connections are routed to
-// it, as servers with clients outside of a mesh must. `steady` is strict, and is not restarted under load.
+// operated are the workloads under load: servers in namespaces of the mesh, a client beside them, and a client outside of the
+// mesh. `server` ends as soon as it is signalled. `patient` waits until no new connections are routed to it, as servers with
+// clients outside of a mesh must. `steady` is strict, and is not restarted under load.
 func operated() string {
 	const namespaces = `
 apiVersion: v1
@@ -174,7 +174,7 @@ func (m mesh) upgradesProxies() {
 	m.proxiesAre(other, "load", "app in (server, patient)")
 }
 
-// injectsImage has new pods get this image of the proxy.
+// injectsImage sets the image of the proxies of new pods.
 func (m mesh) injectsImage(image string) {
 	m.t.Helper()
 	m.must(run1(m.administer("set", "env", "-n", "leno-system", "deployment/leno-controller", "LENO_PROXY_IMAGE="+image)))

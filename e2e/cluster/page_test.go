@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// step is what a page tells its reader to do: write a file, or type a command. The rules are those of
-// cli/tests/docs/page.rs: a block whose first line is `# NAME.EXTENSION` is a file; a block of console has commands
-// after "$ ", continued after "> ", and what they print.
+// step is an instruction of a page: to write a file, or to type a command. The rules are those of cli/tests/docs/page.rs: a block
+// whose first line is `# NAME.EXTENSION` is a file; a console block has commands after "$ ", continued after "> ", and their
+// output.
 type step struct {
 	line    int
 	file    string // the file's name, and its text
@@ -70,8 +70,8 @@ func commandsOf(block []string, first int) ([]step, error) {
 	return all, nil
 }
 
-// shows returns whether printed is what the page shows: "..." is any text of a line, or as a line any lines; ~90 is a
-// number from 45 to 180; any white space is one space.
+// shows returns whether printed matches the output on the page: "..." matches any text within a line, or any lines if it is a line
+// itself; ~90 matches a number from 45 to 180; all white space counts as one space.
 func shows(shown []string, printed string) bool {
 	pattern := "(?s)^"
 	for _, line := range shown {
@@ -103,7 +103,7 @@ func shows(shown []string, printed string) bool {
 	return true
 }
 
-// about matches a number that the page gives roughly.
+// about matches an approximate number on the page.
 var about = regexp.MustCompile(`~(\d+)`)
 
 func oneSpace(line string) string { return strings.Join(strings.Fields(line), " ") }

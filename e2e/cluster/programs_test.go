@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sizesOfFlows annotates a node with the size of the table of flows.
+// sizesOfFlows annotates a node with another size of the table of connections.
 func (m mesh) sizesOfFlows() {
 	node := m.node(1).name()
 	capacity := func(wanted float64) error {
@@ -39,7 +39,7 @@ func (m mesh) sizesOfFlows() {
 	m.until("the usual size", func() error { return capacity(usual) })
 }
 
-// programs are the kernel's numbers of the programs of the node's agent and of its pods.
+// programs returns the kernel's ids of the eBPF programs of a node's agent and of its pods.
 func (m mesh) programs(node int) (ids []uint32) {
 	output, err := m.leno("ebpf", "programs", "--node", m.node(node).name(), "-o", "json").Output()
 	m.must(err)
@@ -59,7 +59,7 @@ func (m mesh) programs(node int) (ids []uint32) {
 	return ids
 }
 
-// areUnloaded waits until the kernel has none of these programs.
+// areUnloaded waits until the kernel has unloaded all of these programs.
 func (m mesh) areUnloaded(ids []uint32) {
 	m.until("the kernel has unloaded the programs", func() error {
 		for _, id := range ids {

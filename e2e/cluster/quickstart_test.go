@@ -13,23 +13,22 @@ import (
 	"time"
 )
 
-// registry replaces the R of the page. The test puts its images on the nodes, so that no node pulls from it.
+// registry replaces the placeholder R of the page. The test imports the images on the nodes, so no node pulls from it.
 const registry = "registry.local"
 
-// readerNames are the places where a reader of the page writes a registry, and what this one writes.
+// readerNames are the places of the page in which a reader writes the name of a registry, and the text that this test writes.
 var readerNames = []struct{ page, typed string }{
 	{"REGISTRY=R ", "REGISTRY=" + registry + " "},
 	{"docker://R/", "docker://" + registry + "/"},
 	{"image.registry=R ", "image.registry=" + registry + " "},
 }
 
-// recorded are the programs of the page that the test does not run, but whose command lines it checks: they build
-// release images and push them. The images are made of the debug build instead, and put on the nodes. The tests of
-// images (`make images-test`) run what `make images` makes.
+// recorded are the programs of the page that the test does not run, because they build release images and push them. It only checks
+// their command lines. The images are made from the debug build instead, and imported on the nodes. `make images-test` tests the
+// images of `make images`.
 var recorded = []string{"make", "skopeo"}
 
-// TestQuickStart types every command of docs/quick-start-kubernetes.md, in its order, and compares what each prints
-// with what the page shows.
+// TestQuickStart runs every command of docs/quick-start-kubernetes.md in order, and compares the output with the page.
 func TestQuickStart(t *testing.T) { follow(t, "docs/quick-start-kubernetes.md") }
 
 func follow(t *testing.T, name string) {
@@ -70,7 +69,7 @@ func follow(t *testing.T, name string) {
 	}
 }
 
-// version is Leno's, which the page names its images by.
+// version is the version of Leno, which is the tag of the images on the page.
 func (m mesh) version() string {
 	m.t.Helper()
 	text, err := os.ReadFile("../../Cargo.toml")
@@ -82,8 +81,8 @@ func (m mesh) version() string {
 	return string(found[1])
 }
 
-// loadPython puts the image that the page's pods run on the nodes, under its own name: the Python of this machine,
-// and busybox for the rest.
+// loadPython imports an image on the nodes under the name of the image that the page's pods run. It consists of this machine's
+// Python, and of busybox.
 func (m mesh) loadPython() {
 	m.t.Helper()
 	made := image{name: "docker.io/library/python:3-alpine", files: map[string]string{"/usr/bin/python3": "/usr/bin/python3"}}
@@ -116,7 +115,7 @@ type pageReader struct {
 	page, folder, path, record string
 }
 
-// newReader makes a folder for the PATH with leno, kubectl, and scripts that only record how the recorded programs
+// newReader makes a folder for the PATH with leno, kubectl, and scripts in place of the recorded programs, which only record how they
 // are called.
 func newReader(m mesh, page, binaries string) pageReader {
 	m.t.Helper()
@@ -134,8 +133,8 @@ func newReader(m mesh, page, binaries string) pageReader {
 // commandLimit is how long a command may take: rollouts and the end of pods wait for processes.
 const commandLimit = 3 * time.Minute
 
-// take takes one step of the page. A command that the page shows the output of is repeated until it prints that, one
-// without has to succeed.
+// take takes one step of the page. A command whose output the page shows is repeated until it prints that output. Other commands must
+// succeed.
 func (r pageReader) take(s step) {
 	r.t.Helper()
 	if s.file != "" {
@@ -164,7 +163,7 @@ func (r pageReader) once(command string) (string, error) {
 	shell := exec.CommandContext(ctx, "bash", "-c", "set -o pipefail\n"+command)
 	shell.Dir = r.folder
 	shell.Env = append(os.Environ(), "PATH="+r.path+":"+os.Getenv("PATH"), "KUBECONFIG="+r.file("kubeconfig"), "HOME="+r.folder)
-	shell.WaitDelay = time.Second // what the shell has started may hold its output open
+	shell.WaitDelay = time.Second // processes that the shell has started may keep its output open
 	output, err := shell.CombinedOutput()
 	return string(output), err
 }

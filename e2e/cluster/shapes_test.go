@@ -176,8 +176,8 @@ func (m mesh) keepsSessions() {
 	}
 }
 
-// isSeenInClear searches the links for the secret in the mesh's traffic. It also sends the secret without a
-// mesh, to prove that the search would have found it.
+// isSeenInClear searches the mesh's traffic on the links for the secret. It also sends the secret without a mesh, to prove that the
+// search would find it.
 func (m mesh) isSeenInClear(wires []*wire) {
 	for nth, wire := range wires {
 		for _, packet := range wire.with(secret) {
@@ -191,7 +191,7 @@ func (m mesh) isSeenInClear(wires []*wire) {
 	if records == 0 {
 		m.t.Error("no TLS was on any wire: is nothing captured?")
 	}
-	// What two pods of one node send each other is on no link.
+	// Traffic between two pods of the same node crosses no link.
 	const ofTheOther = "jsonpath={.items[?(@.spec.nodeName=='n2')].status.podIP}"
 	plain := m.output(m.t, "get", "pod", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-node", "-o", ofTheOther)
 	m.inside("stranger", "curl", "-s", "-m", "5", "-d", secret, "http://"+plain+":15025/ready")

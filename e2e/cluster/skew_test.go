@@ -11,9 +11,9 @@ import (
 // olderProxyImage contains the proxy of an earlier commit.
 const olderProxyImage = "registry.local/leno-proxy:0"
 
-// TestSkew has proxies of an earlier release run with the control plane, the agents and the proxies of this one, as they
-// do after an upgrade until their pods are restarted (decision 132). It has the requirements of TestMesh, and CLUSTER_BEFORE:
-// the program leno-proxy of that release, which speaks the same version of discovery and knows no AuthorizationPolicy.
+// TestSkew runs proxies of an earlier release with the control plane, the agents and the proxies of this release, as it happens
+// after an upgrade until pods are restarted (decision 132). It has the requirements of TestMesh, and CLUSTER_BEFORE: the program
+// leno-proxy of the earlier release, which uses the same version of discovery but does not support AuthorizationPolicies.
 func TestSkew(t *testing.T) {
 	binaries, before := os.Getenv("CLUSTER_BIN"), os.Getenv("CLUSTER_BEFORE")
 	if binaries == "" || before == "" {
@@ -41,7 +41,7 @@ func TestSkew(t *testing.T) {
 	})
 }
 
-// loadOlderProxy puts the image of an earlier proxy on the nodes.
+// loadOlderProxy imports the image of an earlier proxy on the nodes.
 func (m mesh) loadOlderProxy(program string) {
 	file := filepath.Join(m.t.TempDir(), "older.tar")
 	made := image{name: olderProxyImage, entrypoint: []string{"/leno-proxy"}, files: map[string]string{"/leno-proxy": program}}
@@ -49,8 +49,8 @@ func (m mesh) loadOlderProxy(program string) {
 	m.must(m.load([]string{file}))
 }
 
-// servesThroughRestart has proxies connect to the control plane again. No older proxy ends under load: how it does is not
-// for this release to mend.
+// servesThroughRestart restarts the control plane, so that proxies connect to it again. No older proxy is ended under load, because
+// this release cannot change how an older proxy ends.
 func (m mesh) servesThroughRestart() {
 	m.underLoad(func() { m.restart("leno-system", "deployment/leno-controller") })
 }
@@ -69,7 +69,7 @@ func (m mesh) olderProxiesAreNamed() {
 	m.answers("guest", "200")
 }
 
-// proxiesAreMixed gives newer proxies to some pods: servers and clients of either release remain.
+// proxiesAreMixed replaces the proxies of some pods by newer ones, so that there are servers and clients of both releases.
 func (m mesh) proxiesAreMixed() {
 	m.injectsImage(proxyImage)
 	m.restart("load", "deployment/patient")
@@ -104,7 +104,7 @@ func (m mesh) newerProxiesEnforce() {
 	m.checks(true, "all captured")
 }
 
-// unenforced waits until the control plane has counted so many workloads whose proxies do not enforce a policy.
+// unenforced waits until the control plane reports this number of workloads whose proxies do not enforce a policy.
 func (m mesh) unenforced(count int) {
 	m.t.Helper()
 	wanted := fmt.Sprintf("leno_control_unenforced_workloads %d\n", count)

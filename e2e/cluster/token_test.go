@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// signer makes tokens of an issuer.
+// signer signs tokens of an issuer.
 type signer struct{ key *ecdsa.PrivateKey }
 
 func newSigner(t *testing.T) signer {
@@ -38,7 +38,7 @@ func (s signer) keys(t *testing.T) string {
 		encoded.EncodeToString(point[1:33]), encoded.EncodeToString(point[33:]))
 }
 
-// bearer is the header with a token that ends then.
+// bearer returns the header with a token that expires at this time.
 func (s signer) bearer(t *testing.T, audience string, ends time.Time, groups ...string) string {
 	t.Helper()
 	claims, err := json.Marshal(map[string]any{

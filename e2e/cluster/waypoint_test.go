@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// behindWaypoint is an application of pods without a proxy, whose service has a waypoint, and clients that have one each.
-// Its policy permits the service account of one of them.
+// behindWaypoint is an application of pods without a proxy whose service has a waypoint, and clients with a proxy each. Its policy
+// permits only the service account of one client.
 func behindWaypoint() string {
 	var text strings.Builder
 	text.WriteString("apiVersion: v1\nkind: Namespace\nmetadata: {name: plain}\n---\n")
@@ -64,7 +64,7 @@ spec:
           status: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-// TestWaypoint has a Gateway become a waypoint on a real cluster. It has the requirements of TestMesh.
+// TestWaypoint makes a waypoint from a Gateway on a real cluster. It has the requirements of TestMesh.
 func TestWaypoint(t *testing.T) {
 	binaries := os.Getenv("CLUSTER_BIN")
 	if binaries == "" {

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// spiffeImage is a client and a server of the SPIFFE Workload API, of SPIFFE's own module.
+// spiffeImage contains a client and a server of the SPIFFE Workload API that use SPIFFE's own Go module.
 const spiffeImage = "registry.local/spiffe:1"
 
-// bank is a namespace whose proxies serve the Workload API, and three accounts in it: `ledger` answers its clients' identities
-// over mTLS of its own, `teller` calls it, and `guard` has declined.
+// bank is a namespace whose proxies serve the Workload API, with three accounts: `ledger` answers each client with its identity
+// over the application's own mTLS, `teller` calls it, and `guard` has declined the Workload API.
 var bank = `
 apiVersion: v1
 kind: Namespace
@@ -26,7 +26,7 @@ spec: {selector: {app: ledger}, ports: [{port: 8443, appProtocol: tls}]}
 ` + ofBank("ledger", "", `[serve, "0.0.0.0:8443"]`) + ofBank("teller", "", `[watch, "1000"]`) +
 	ofBank("guard", "leno.dev/workload-api: disabled", `[forward, "127.0.0.1:8443", /nothing]`)
 
-// ofBank is a pod with an account of its name. Its program is restarted until its proxy has a certificate for it.
+// ofBank is a pod with the service account of the same name. Its program is restarted until the proxy has a certificate for it.
 func ofBank(name, annotation, arguments string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -54,8 +54,8 @@ func (m mesh) loadSpiffe() {
 	m.must(m.load([]string{file}))
 }
 
-// applicationsHaveCertificates starts the pods of [bank], and has one authenticate another by certificates that both have from
-// the Workload API of their proxies.
+// applicationsHaveCertificates starts the pods of [bank]. Two of them authenticate each other with certificates from the Workload API
+// of their proxies.
 func (m mesh) applicationsHaveCertificates() {
 	m.loadSpiffe()
 	m.must(m.apply(bank))
@@ -66,7 +66,7 @@ func (m mesh) applicationsHaveCertificates() {
 	}
 }
 
-// tellerCallsLedger authenticates both ends by the certificates of their applications.
+// tellerCallsLedger checks that both applications authenticate each other with their certificates.
 func (m mesh) tellerCallsLedger() error {
 	const id = "spiffe://cluster.local/ns/bank/sa/"
 	output, err := m.administer("exec", "-n", "bank", "teller", "-c", "application", "--", "/spiffe", "call", "ledger:8443", id+"ledger").Output()
@@ -79,7 +79,8 @@ func (m mesh) tellerCallsLedger() error {
 	return nil
 }
 
-// applicationsFollowTheRoot replaces the root: applications that run have certificates below the next one, and trust it alone.
+// applicationsFollowTheRoot replaces the root. Running applications must get certificates below the new root, and trust only that
+// root.
 func (m mesh) applicationsFollowTheRoot() {
 	before := m.rootsOfTeller()
 	m.rootIsReplaced()
@@ -92,7 +93,7 @@ func (m mesh) applicationsFollowTheRoot() {
 	m.until("teller calls ledger", m.tellerCallsLedger)
 }
 
-// rootsOfTeller is what the application of `teller` trusts, as its proxy says now.
+// rootsOfTeller returns the roots that the proxy of `teller` provides to its application now.
 func (m mesh) rootsOfTeller() string {
 	var svid struct{ Roots string }
 	output := m.output(m.t, "exec", "-n", "bank", "teller", "-c", "application", "--", "/spiffe", "svid")

@@ -40,7 +40,7 @@ const (
 	registry = "registry.local"
 	// echoImage is the image that the suite's manifests name.
 	echoImage = "registry.k8s.io/gateway-api/echo-advanced:v1.5.1"
-	// applyLimit is how long applied definitions may take to be served, with room.
+	// applyLimit is how long the API server may take to serve applied definitions; usually it takes much less.
 	applyLimit = 30 * time.Second
 	// goneLimit is how long the pods and namespaces of an earlier run may take to end.
 	goneLimit = 2 * time.Minute

@@ -1,10 +1,10 @@
-// Command authorizer serves Envoy's protocol of external authorizers, by Envoy's own Go module, with decisions of a policy
-// in Rego: what OPA's plugin for Envoy does, of the same parts. Tests ask it.
+// Command authorizer is an external authorizer for tests. It serves Envoy's protocol with Envoy's own Go module, and evaluates a
+// policy in Rego, like OPA's plugin for Envoy, which consists of the same modules.
 //
-//	authorizer ADDRESS POLICY.rego    decides by data.envoy.authz.allow
+//	authorizer ADDRESS POLICY.rego    permits requests for which data.envoy.authz.allow is true
 //
-// The input is the request as protobuf's JSON; the result is a truth value, or an object with allowed, headers, body,
-// http_status and response_headers_to_add, as the documentation of the plugin has it.
+// The input is the request in protobuf's JSON. The result is a boolean, or an object with allowed, headers, body, http_status and
+// response_headers_to_add, as the plugin's documentation describes.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command collector takes spans and records of logs by OTLP, over gRPC and HTTP, with the OpenTelemetry collector's own
-// receiver, and appends each batch to a file as one line of OTLP's JSON. Tests read it.
+// Command collector receives spans and log records by OTLP over gRPC and HTTP, with the OpenTelemetry collector's own receiver. It
+// appends each batch to a file as one line of OTLP's JSON, which tests read.
 //
 //	collector GRPC-ADDRESS HTTP-ADDRESS FILE
 package main
@@ -92,7 +92,7 @@ func run(grpcAddress, httpAddress, path string) error {
 	if err != nil {
 		return err
 	}
- // Both receivers are one server, as long as their configurations are equal.
+	// Both receivers are one server, as long as their configurations are equal.
 	for _, taker := range []component.Component{spanReceiver, recordReceiver} {
 		if err := taker.Start(ctx, componenttest.NewNopHost()); err != nil {
 			return err

@@ -1,7 +1,7 @@
-// A broker of Kafka's protocol that counts requests by their API, and a client, both of franz-go's modules.
+// Command kafka is a Kafka broker that counts requests by their API, and a client. Both use franz-go's modules.
 //
-//	kafka serve PORT COUNTS            GET http://COUNTS/ answers the counts as JSON
-//	kafka call SERVER TOPIC RECORDS    produces so many records, one after another, and consumes them
+//	kafka serve PORT COUNTS            serves the counts as JSON at http://COUNTS/
+//	kafka call SERVER TOPIC RECORDS    produces RECORDS records, one after another, and consumes them
 package main
 
 import (
@@ -74,7 +74,7 @@ func call(server, topic string, records int) error {
 	defer cancel()
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(server),
-  // The broker announces the address on which it listens, to which a client cannot connect.
+		// The broker announces the address on which it listens, to which a client cannot connect.
 		kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, server)
 		}),

@@ -115,7 +115,7 @@ func (c *client) get(within context.Context, leave func(), text string, length i
 	if c.oneIn(4) {
 		request.Header.Set("x-long", strings.Repeat("y", c.random.Intn(20_000)))
 	}
- // If an application aborts such a response, the connection ends after a complete response.
+	// If an application aborts such a response, the connection ends after a complete response.
 	if !aborted && c.oneIn(8) {
 		request.Method = "HEAD"
 	}
@@ -167,7 +167,7 @@ func (c *client) put(within context.Context, leave func(), text string, length i
 	}
 	var body io.Reader = bytes.NewReader(sent)
 	if c.oneIn(2) {
-  // This hides the length of the body.
+		// This hides the length of the body.
 		body = struct{ io.Reader }{body}
 	}
 	request := c.ask(within, "PUT", "/put", query, body)
@@ -175,7 +175,7 @@ func (c *client) put(within context.Context, leave func(), text string, length i
 		request.Header.Set("expect", "100-continue")
 	}
 	end := ""
- // Go's server ends an HTTP/2 connection if a trailer arrives after it has answered.
+	// Go's server ends an HTTP/2 connection if a trailer arrives after it has answered.
 	if !early && length > 0 && request.ContentLength <= 0 && c.oneIn(3) {
 		end = text
 		request.ContentLength = -1
@@ -195,7 +195,7 @@ func (c *client) put(within context.Context, leave func(), text string, length i
 	switch {
 	case leaves:
 		c.outcomes.count("left in the request")
- // Before the client reads the answer, it may write to a connection that the server has closed.
+	// Before the client reads the answer, it may write to a connection that the server has closed.
 	case early && (err != nil || c.is(response, http.StatusForbidden, text)):
 		c.outcomes.count("answered early")
 	case err != nil || early || !c.is(response, http.StatusOK, text),

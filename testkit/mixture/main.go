@@ -1,12 +1,12 @@
-// mixture sends a random mixture of requests of both versions of HTTP, many at a time, and checks every byte that comes
-// back. Client and server are those of Go's standard library.
+// Command mixture sends a random mixture of requests over HTTP/1 and HTTP/2, many at a time, and checks every byte of the responses.
+// Client and server are those of Go's standard library.
 //
 //	mixture serve PORT                   serves until it is killed
-//	mixture call HOST:PORT SECONDS SEED  fails if any response is not the one of its request
+//	mixture call HOST:PORT SECONDS SEED  fails if any response does not belong to its request
 //
-// Requests and responses are made from a text of their own, so that a byte of another one is noticed. Responses have
-// interim heads and trailers, are flushed in parts, and are aborted; requests have trailers, expect 100, and are
-// answered before they have been read; both directions of a request move at once; clients leave in the middle.
+// Each request has a text of its own, from which its content and that of its response are made, so that a byte of another one is
+// detected. Some responses have interim heads and trailers, are flushed in parts, or are aborted. Some requests have trailers, expect
+// 100, are answered before they have been read, transfer both directions at the same time, or are abandoned in the middle.
 package main
 
 import (

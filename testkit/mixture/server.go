@@ -100,7 +100,7 @@ func put(response http.ResponseWriter, request *http.Request) {
 // Sends back the bytes that it reads, while it is still reading.
 func both(response http.ResponseWriter, request *http.Request) {
 	control := http.NewResponseController(response)
- // Without this, a response in HTTP/1 ends the request.
+	// Without this, a response in HTTP/1 ends the request.
 	_ = control.EnableFullDuplex()
 	response.WriteHeader(http.StatusOK)
 	buffer := make([]byte, 4096)

@@ -44,7 +44,7 @@ func certificates(one *issuer, id spiffeid.ID, directory string) (*grpc.Server, 
 	if err != nil {
 		return nil, err
 	}
- // Signed again with an IP address, which certificates of workloads do not contain.
+	// Signed again with an IP address, which certificates of workloads do not contain.
 	template := *own.certificate
 	template.URIs, template.IPAddresses = nil, []net.IP{net.IPv4(127, 0, 0, 1)}
 	der, err := x509.CreateCertificate(rand.Reader, &template, &template, own.key.Public(), own.key)

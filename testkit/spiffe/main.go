@@ -1,27 +1,27 @@
-// A client and a server of the SPIFFE Workload API for tests, of SPIFFE's own Go module: what applications use, and what issues
-// certificates as SPIRE does.
+// Command spiffe-peer contains clients and a server of the SPIFFE Workload API for tests, with SPIFFE's own Go module: a client as
+// applications use it, and a server that issues certificates as SPIRE does.
 //
-//	spiffe-peer watch COUNT     a line of JSON for each of the first COUNT certificates
-//	spiffe-peer svid            a certificate, its key and the roots, in PEM, as JSON
-//	spiffe-peer bundles         the trust domains whose bundles it gets
-//	spiffe-peer jwt             the error of a request for a JWT-SVID
-//	spiffe-peer serve ADDRESS   answers its client's identity over mTLS
-//	spiffe-peer call ADDRESS ID what the server answers that has this identity
+//	spiffe-peer watch COUNT     prints a line of JSON for each of the first COUNT certificates
+//	spiffe-peer svid            prints a certificate, its key and the roots, in PEM, as JSON
+//	spiffe-peer bundles         prints the trust domains whose bundles it receives
+//	spiffe-peer jwt             prints the error of a request for a JWT-SVID
+//	spiffe-peer serve ADDRESS   answers each client with its identity, over mTLS
+//	spiffe-peer call ADDRESS ID prints the answer of a server that must have the identity ID
 //
 //	spiffe-peer fetch DOMAIN URL [ID FILE]
-//	                            the roots of the bundle at an endpoint whose server is known by its name, or by its ID and
-//	                            the roots in FILE (PEM), and how often the bundle is to be fetched
-//	spiffe-peer publish ID FILE the bundle of the ID's trust domain over HTTPS by that ID, and in FILE; its first line is the
-//	                            address; SIGHUP moves the roots
+//	                            prints the roots of the bundle at an endpoint, and how often it should be fetched; the server
+//	                            authenticates by its DNS name, or by the SPIFFE ID and the roots in FILE (PEM)
+//	spiffe-peer publish ID FILE serves the bundle of the ID's trust domain over HTTPS, authenticates by that ID, and writes the
+//	                            bundle into FILE; it prints its address as the first line; SIGHUP replaces the roots by steps
 //
 //	spiffe-peer issue DIRECTORY LIFETIME NAME=ID...
-//	                            serves certificates of ID at DIRECTORY/NAME.sock; SIGHUP moves the roots. NAME istio is
-//	                            Istio's certificate service in TLS, whose root is in DIRECTORY/istio.pem: it signs each
-//	                            identity of the trust domain of ID
+//	                            serves certificates of ID at DIRECTORY/NAME.sock; SIGHUP replaces the roots by steps. With the
+//	                            NAME istio it serves Istio's certificate service over TLS, whose root is in
+//	                            DIRECTORY/istio.pem, and signs each identity of the ID's trust domain
 //	spiffe-peer forward ADDRESS PATH
-//	                            passes connections to ADDRESS on to the socket at PATH
+//	                            forwards connections to ADDRESS to the socket at PATH
 //
-// The socket of clients is that of SPIFFE_ENDPOINT_SOCKET.
+// Clients connect to the socket in SPIFFE_ENDPOINT_SOCKET.
 package main
 
 import (

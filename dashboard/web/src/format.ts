@@ -70,16 +70,16 @@ export function success({ requests, failed, given_up, denied }: Signals): number
   return answered > 0 ? Math.max(0, 1 - failed / answered) : null;
 }
 
-/** The fewest requests with which a percentile says more than the slowest request does, as for `leno stat`: one of them is above it. */
+/** The smallest numbers of requests for which a percentile differs from the slowest request, as for `leno stat`. */
 const FEWEST_FOR_P95 = 20;
 const FEWEST_FOR_P99 = 100;
 
-/** The percentiles that there are enough requests for. Without these, a p99 is the slowest request by another name. */
+/** The percentiles for which there are enough requests. With fewer, the p99 would just be the slowest request. */
 export function latency({ requests, latency_ms: { p50, p95, p99 } }: Pick<Signals, "requests" | "latency_ms">): Signals["latency_ms"] {
   return { p50, p95: requests >= FEWEST_FOR_P95 ? p95 : null, p99: requests >= FEWEST_FOR_P99 ? p99 : null };
 }
 
-/** From this share of given-up requests on an edge is broken, as for `leno why`: a few are usual where people press stop. */
+/** An edge counts as broken from this share of given-up requests on, as for `leno why`. A few are normal, because users cancel. */
 const MIN_GIVEN_UP = 0.1;
 
 /** The health of an edge or a workload, which selects its colour and its word. */

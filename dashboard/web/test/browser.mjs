@@ -79,7 +79,7 @@ async function looks(path, options) {
 
 const EDGE = "#/edge/shop/front/shop/cart";
 
-/** A percentile of few requests is the slowest request by another name: the page has `–` for it, as `leno stat` has. */
+/** Checks that the page shows `–` for a percentile of too few requests, as `leno stat` does. */
 async function percentilesNeedRequests() {
   const { page, complaints } = await open();
   let requests = 0;
@@ -551,8 +551,8 @@ async function shows(page, name, text) {
 }
 
 /**
- * Every page of a cluster's observer itself, with the token of a reader in the address. LENO_SEEN are the namespaces that the
- * reader sees, LENO_HIDDEN what no page may show.
+ * Tests every page that a cluster's observer serves itself, with the token of a reader in the address. LENO_SEEN lists the
+ * namespaces that the reader may see, LENO_HIDDEN texts that no page may show.
  */
 async function cluster() {
   const words = (name) => (process.env[name] ?? "").split(",").filter((word) => word !== "");

@@ -19,7 +19,7 @@ import (
 const (
 	// answerLimit is how long a response may take: much longer than any takes on a busy machine.
 	answerLimit = 20 * time.Second
-	// maxUnderWay is how many requests of one kind may be in progress; one more counts as failed.
+	// maxUnderWay is how many requests of one kind may be in progress; any further one counts as failed.
 	maxUnderWay = 1000
 	// maxExamples is how many failures are kept with their time: the newest ones.
 	maxExamples = 20
@@ -119,9 +119,9 @@ func ask(ctx context.Context, rate string, targets []string) error {
 	return nil
 }
 
-// reach connects to a target, HOST:PORT or a URL, until it answers. The SYN of a connection to a Service that kube-proxy
-// has not written rules for yet, and all its repetitions, go to the Service's own address, where no machine is: such a
-// connection would be counted as one that failed 20 seconds later.
+// reach connects to a target, HOST:PORT or a URL, until it answers. Before kube-proxy has written rules for a Service, the SYN of a
+// connection and its retransmissions go to the Service's own address, where no machine is. Such a connection would count as failed
+// 20 seconds later.
 func reach(ctx context.Context, target string) {
 	address := target
 	if parsed, err := url.Parse(target); err == nil && parsed.Host != "" {

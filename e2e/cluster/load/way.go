@@ -34,7 +34,7 @@ func (w *way) String() string {
 	return strings.Join(w.steps, ", ")
 }
 
-// traced returns a context of which an HTTP client reports the steps.
+// traced returns a context with which an HTTP client records its steps.
 func (w *way) traced() context.Context {
 	return httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{
 		DNSStart:     func(asked httptrace.DNSStartInfo) { w.step("asks for %s", asked.Host) },
