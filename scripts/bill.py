@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Lists what a program of Leno is made of, by Cargo's own resolution. Prints
+"""Lists the packages in a program of Leno, as Cargo resolves them. Prints
 
     bill.py sbom TARGET PROGRAM                       its bill of materials, in CycloneDX 1.6
-    bill.py image TARGET NAME PROGRAM... [-- FILE...]  that of an image with these programs, and with files of Debian
-    bill.py audit TARGET PROGRAM                      a program's for the section .dep-v0, which `cargo audit bin`,
-                                                      Trivy and Grype read
-    bill.py licences TARGET PROGRAM...                the licences of everything in these programs, with their texts
+    bill.py image TARGET NAME PROGRAM... [-- FILE...]  the bill of materials of an image with these programs and files of
+                                                      Debian packages
+    bill.py audit TARGET PROGRAM                      its packages in the format of the section .dep-v0, which
+                                                      `cargo audit bin`, Trivy and Grype read
+    bill.py licences TARGET PROGRAM...                the licences of all packages in these programs, with their texts
 
-The same sources yield the same bytes: SOURCE_DATE_EPOCH is the time of a bill."""
+The same sources yield the same bytes, because the time of a bill is SOURCE_DATE_EPOCH."""
 
 import json
 import os
@@ -37,7 +38,7 @@ def cargo(*arguments):
 
 
 def fips(*programs):
-    """With FIPS=1 these programs have aws-lc's FIPS module (scripts/programs.sh)."""
+    """The arguments with which FIPS=1 adds aws-lc's FIPS module to these programs (scripts/programs.sh)."""
     having = [one for one in programs if one in ("leno", "leno-proxy", "leno-controller")] if os.environ.get("FIPS") == "1" else []
     return [argument for program in having for argument in ("--features", f"{program}/fips")]
 
@@ -56,7 +57,7 @@ def checksums():
 
 
 def packages(program, target):
-    """The packages of a program by their names and versions, the program among them."""
+    """The packages of a program by their names and versions, including the program itself."""
     tree = cargo("tree", "--package", program, "--edges=normal", "--target", target, "--prefix=none", *fips(program))
     wanted = {SPEC.match(line).groups() for line in tree.splitlines() if SPEC.match(line)}
     known = {(one["name"], one["version"]): one for one in metadata(target)["packages"]}
@@ -64,7 +65,7 @@ def packages(program, target):
 
 
 def edges(all_packages, target):
-    """What each package of these depends on, of these."""
+    """The dependencies of each of these packages, as far as they are among these packages."""
     names = {one["id"]: key for key, one in all_packages.items()}
     nodes = {node["id"]: node for node in metadata(target)["resolve"]["nodes"]}
 
@@ -79,7 +80,7 @@ def edges(all_packages, target):
 
 
 def debian(program, all_packages):
-    """Debian's libraries in a program, with their versions where this machine says them."""
+    """Debian's libraries in a program, with their versions if this machine has the packages."""
     if program in DYNAMIC:
         return {}
     has_libbpf = any(name == "libbpf-sys" for name, _ in all_packages)
@@ -100,7 +101,7 @@ def purl(key):
 
 
 def component(key, package):
-    """A package as CycloneDX has it."""
+    """A package as a component in CycloneDX."""
     found = {"type": "library", "bom-ref": purl(key), "name": key[0], "version": key[1], "purl": purl(key)}
     if package["license"]:
         found["licenses"] = [{"expression": package["license"].replace("/", " OR ")}]
@@ -122,7 +123,7 @@ def of_debian(name, version):
 
 
 def bill_of(subject, target, components, dependencies):
-    """A bill of materials. The parts are ordered, so that the same parts are the same bytes."""
+    """A bill of materials. Its parts are sorted, so that the same parts yield the same bytes."""
     time = datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), timezone.utc)
     bill = {
         "bomFormat": "CycloneDX",
@@ -142,7 +143,7 @@ def bill_of(subject, target, components, dependencies):
 
 
 def parts(program, target):
-    """A program as a component, what it is made of, and what depends on what."""
+    """A program as a component, the components in it, and the dependencies between them."""
     all_packages = packages(program, target)
     own = root(program, all_packages)
     found = {purl(key): component(key, one) for key, one in all_packages.items() if key != own}
@@ -173,7 +174,7 @@ def image(name, target, programs, files):
 
 
 def packages_of_files(files):
-    """Debian's packages that files come from, and the libraries that these load."""
+    """Debian's packages that contain these files, and the libraries that the files load."""
     wanted = {str(Path(file).resolve()) for file in files}
     for file in sorted(wanted):
         loaded = subprocess.run(["ldd", file], capture_output=True, text=True).stdout
@@ -208,7 +209,7 @@ def audit(program, target):
 
 
 def texts(package):
-    """The files of a package that have its licences: beside its manifest, and of C libraries that it brings along."""
+    """The licence files of a package: those beside its manifest, and those of C libraries in it."""
     folder = Path(package["manifest_path"]).parent
     found = {folder / package["license_file"]} if package.get("license_file") else set()
     for pattern in ("*", "*/*"):
@@ -223,7 +224,7 @@ def licences(target, programs):
         known |= {key: one for key, one in all_packages.items() if one["source"]}
         for name in debian(program, all_packages):
             users.setdefault(name, []).append(program)
-    print("What the programs of Leno contain of others, and under which licences. Leno itself: LICENSE.\n")
+    print("The code of other projects in the programs of Leno, and its licences. Leno's own licence is in LICENSE.\n")
     by_text = {}
     for key, package in sorted(known.items()):
         print("{} {}: {}".format(*key, package["license"] or "see its text"))

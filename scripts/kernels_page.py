@@ -1,9 +1,9 @@
-"""Makes docs/kernels.md of what kernels printed on their consoles (scripts/kernels.sh).
+"""Makes docs/kernels.md from the consoles of the kernels (scripts/kernels.sh).
 
     kernels_page.py [--write PAGE] FOLDER...
 
-Each folder is one kernel's: `console`, and `release` with the release and the package's version. Without --write
-the page is printed. Exits 1 if a test failed, or a kernel did not come to its end.
+Each folder belongs to one kernel and contains `console`, and `release` with the release and the package's version.
+Without --write the page is printed. Exits with 1 if a test failed, or if the tests of a kernel did not end.
 """
 
 import json
@@ -20,15 +20,15 @@ GROUPS = {
 HEAD = """\
 # Kernels
 
-Written by `make test-kernels`, which boots Debian's kernels in an emulator with the tests of the kernel side: nothing
-here is from a table of versions. Each kernel program was loaded by itself and attached
-(`leno check --pre --ebpf`, which does the same on any machine); then the tests ran that capture real connections and
-account for them. All kernels have control groups of version 2 alone.
+Written by `make test-kernels`, which boots Debian's kernels in an emulator and runs the kernel tests in them. The page
+contains only results of these runs. Each kernel program was loaded and attached separately, as `leno check --pre --ebpf`
+does on any machine. Then the tests ran that capture real connections and account for them. All kernels have only control
+groups of version 2.
 """
 
 
 def sections(console):
-    """The console's parts: (name, lines, exit code)."""
+    """The parts of a console: (name, lines, exit code)."""
     current = None
     for line in console.splitlines():
         line = line.rstrip()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs a command as on a kernel without Landlock, whose system calls fail with ENOSYS: a proxy that counts for a profile has to
-write a file when it ends, which Landlock would forbid it (scripts/profile-train.sh)."""
+"""Runs a command as on a kernel without Landlock: Landlock's system calls fail with ENOSYS. A proxy that records a profile writes
+a file when it exits, which Landlock would forbid (scripts/profile-train.sh)."""
 
 import ctypes
 import errno

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The private memory of one ztunnel that serves so many idle workloads of a node, as Istio's CNI agent has it do.
+"""Prints the private memory of one ztunnel that serves many idle workloads of a node, as it does for Istio's CNI agent.
 
   scripts/apart.sh scripts/ztunnel-memory.py ZTUNNEL [WORKLOADS]     needs root, iproute2 and util-linux
 
-ZTUNNEL is a build with the feature `testing` (bench/suite/data/lab.yaml says how to make it), whose certificates come from an
-authority of its own. The suite's mesh of that name runs one beside each workload; a cluster runs one on each node. This stands
-in for the agent: it hands a network namespace for each workload over a Unix socket (ztunnel's proto/zds.proto).
+ZTUNNEL is a build with the feature `testing`, which contains a certificate authority; bench/suite/data/lab.yaml has the command
+that builds it. The bench's mesh `ztunnel` runs one ztunnel beside each workload, but a cluster runs one on each node. This script
+acts as the agent: it passes a network namespace for each workload over a Unix socket (ztunnel's proto/zds.proto).
 """
 
 import os
@@ -20,7 +20,7 @@ SECONDS = 20
 
 
 def field(number: int, value: bytes) -> bytes:
-    """A field of protobuf with bytes, fewer than 128 of them."""
+    """An encoded protobuf field of fewer than 128 bytes."""
     return bytes([number << 3 | 2, len(value)]) + value
 
 
@@ -36,7 +36,7 @@ def private(pid: int) -> dict[str, int]:
 
 
 def namespace(number: int) -> subprocess.Popen:
-    """A process in a network namespace of its own, which has an address."""
+    """Starts a process in a new network namespace that has an address."""
     script = f"ip link set lo up && ip address add 10.99.0.{number + 1}/32 dev lo && echo && exec sleep infinity"
     holder = subprocess.Popen(["unshare", "--net", "sh", "-c", script], stdout=subprocess.PIPE)
     holder.stdout.readline()
