@@ -22,7 +22,7 @@ pub struct AttributeContext {
 pub struct Peer {
     #[prost(message, optional, tag = "1")]
     pub address: ::core::option::Option<Address>,
-    /// The SPIFFE ID.
+    /// The SPIFFE ID of the client or the server; empty without mTLS.
     #[prost(string, tag = "4")]
     pub principal: ::prost::alloc::string::String,
 }
@@ -58,27 +58,27 @@ pub struct Timestamp {
 pub struct HttpRequest {
     #[prost(string, tag = "2")]
     pub method: ::prost::alloc::string::String,
-    /// Names in lower case; values of several lines with commas between them.
+    /// By name in lower case. The values of several header lines with the same name are joined by commas.
     #[prost(map = "string, string", tag = "3")]
     pub headers: ::std::collections::HashMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// With the query.
+    /// The path with its query.
     #[prost(string, tag = "4")]
     pub path: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub host: ::prost::alloc::string::String,
     #[prost(string, tag = "6")]
     pub scheme: ::prost::alloc::string::String,
-    /// -1: not known.
+    /// The size of the body in bytes; -1 if it is not known.
     #[prost(int64, tag = "9")]
     pub size: i64,
     #[prost(string, tag = "10")]
     pub protocol: ::prost::alloc::string::String,
     #[prost(string, tag = "11")]
     pub body: ::prost::alloc::string::String,
-    /// In place of body.
+    /// The body as bytes, in place of `body`.
     #[prost(bytes = "bytes", tag = "12")]
     pub raw_body: ::prost::bytes::Bytes,
 }
@@ -102,7 +102,7 @@ pub mod check_response {
 /// google.rpc.Status
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Status {
-    /// 0 permits the request.
+    /// 0 permits the request; any other value denies it.
     #[prost(int32, tag = "1")]
     pub code: i32,
 }
@@ -140,7 +140,7 @@ pub struct HeaderValue {
     pub key: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
-    /// In place of value where it is not UTF-8.
+    /// The value in place of `value` if it is not UTF-8.
     #[prost(bytes = "bytes", tag = "3")]
     pub raw_value: ::prost::bytes::Bytes,
 }

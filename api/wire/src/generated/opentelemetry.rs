@@ -4,7 +4,7 @@ pub struct ExportTraceServiceRequest {
     #[prost(message, repeated, tag = "1")]
     pub resource_spans: ::prost::alloc::vec::Vec<ResourceSpans>,
 }
-/// The answers to spans and to records have the same fields.
+/// The answer to spans and to log records. Both have the same fields.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExportServiceResponse {
     #[prost(message, optional, tag = "1")]
@@ -53,7 +53,7 @@ pub struct Span {
     pub parent_span_id: ::prost::bytes::Bytes,
     #[prost(string, tag = "5")]
     pub name: ::prost::alloc::string::String,
-    /// Of SpanKind: 2 is a server's, 3 a client's.
+    /// A value of SpanKind: 2 is a server, 3 a client.
     #[prost(int32, tag = "6")]
     pub kind: i32,
     #[prost(fixed64, tag = "7")]
@@ -71,7 +71,7 @@ pub struct Span {
 pub struct Status {
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// 2 is an error.
+    /// A value of StatusCode: 2 is an error.
     #[prost(int32, tag = "3")]
     pub code: i32,
 }
@@ -98,7 +98,7 @@ pub struct ScopeLogs {
 pub struct LogRecord {
     #[prost(fixed64, tag = "1")]
     pub time_unix_nano: u64,
-    /// Of SeverityNumber: 9 is information, 17 an error.
+    /// A value of SeverityNumber: 9 is INFO, 17 is ERROR.
     #[prost(int32, tag = "2")]
     pub severity_number: i32,
     #[prost(string, tag = "3")]

@@ -44,10 +44,10 @@ pub struct Histogram {
     pub sample_count: u64,
     #[prost(double, tag = "2")]
     pub sample_sum: f64,
-    /// The classic buckets.
+    /// The buckets of the classic format.
     #[prost(message, repeated, tag = "3")]
     pub bucket: ::prost::alloc::vec::Vec<Bucket>,
-    /// The native ones.
+    /// This field and those after it are the native format: `schema` is the resolution of the buckets.
     #[prost(sint32, tag = "5")]
     pub schema: i32,
     #[prost(double, tag = "6")]
@@ -56,7 +56,7 @@ pub struct Histogram {
     pub zero_count: u64,
     #[prost(message, repeated, tag = "12")]
     pub positive_span: ::prost::alloc::vec::Vec<BucketSpan>,
-    /// The first count, then the difference of each to the one before.
+    /// The count of the first bucket, then the difference of each count to the one before.
     #[prost(sint64, repeated, tag = "13")]
     pub positive_delta: ::prost::alloc::vec::Vec<i64>,
 }
@@ -71,7 +71,7 @@ pub struct Bucket {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BucketSpan {
-    /// The index of the first one's first bucket, then the gap to the span before.
+    /// For the first span the index of its first bucket, for each further one the gap to the span before.
     #[prost(sint32, tag = "1")]
     pub offset: i32,
     #[prost(uint32, tag = "2")]

@@ -3,12 +3,12 @@
 pub struct X509svidRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct X509svidResponse {
-    /// The first one is the default.
+    /// The caller's certificates. The first one is the default.
     #[prost(message, repeated, tag = "1")]
     pub svids: ::prost::alloc::vec::Vec<X509svid>,
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub crl: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
-    /// By the SPIFFE ID of the trust domain.
+    /// The bundles of other trust domains, by the SPIFFE ID of the trust domain.
     #[prost(map = "string, bytes", tag = "3")]
     pub federated_bundles: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -19,13 +19,13 @@ pub struct X509svidResponse {
 pub struct X509svid {
     #[prost(string, tag = "1")]
     pub spiffe_id: ::prost::alloc::string::String,
-    /// DER, leaf first, one after the other.
+    /// The certificate chain in DER, concatenated; the caller's certificate is first.
     #[prost(bytes = "bytes", tag = "2")]
     pub x509_svid: ::prost::bytes::Bytes,
-    /// PKCS #8 in DER.
+    /// The private key, PKCS #8 in DER.
     #[prost(bytes = "bytes", tag = "3")]
     pub x509_svid_key: ::prost::bytes::Bytes,
-    /// DER, one after the other.
+    /// The roots of the trust domain in DER, concatenated.
     #[prost(bytes = "bytes", tag = "4")]
     pub bundle: ::prost::bytes::Bytes,
     #[prost(string, tag = "5")]
@@ -37,7 +37,7 @@ pub struct X509BundlesRequest {}
 pub struct X509BundlesResponse {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub crl: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
-    /// By the SPIFFE ID of the trust domain: DER, one after the other.
+    /// The roots of each trust domain in DER, concatenated, by the SPIFFE ID of the trust domain.
     #[prost(map = "string, bytes", tag = "2")]
     pub bundles: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -82,7 +82,7 @@ pub struct ValidateJwtsvidRequest {
     #[prost(string, tag = "2")]
     pub svid: ::prost::alloc::string::String,
 }
-/// Without the claims, of which nothing here has any.
+/// The field `claims` is left out, because Leno issues no JWTs.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ValidateJwtsvidResponse {
     #[prost(string, tag = "1")]
@@ -169,7 +169,7 @@ pub mod spiffe_workload_api_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// The caller's certificates with their keys, and again whenever one of them or a bundle changes.
+        /// Streams the caller's certificates with their keys, again whenever one of them or a bundle changes.
         pub async fn fetch_x509svid(
             &mut self,
             request: impl tonic::IntoRequest<super::X509svidRequest>,
@@ -194,7 +194,7 @@ pub mod spiffe_workload_api_client {
                 .insert(GrpcMethod::new("SpiffeWorkloadAPI", "FetchX509SVID"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// The bundles by which the caller verifies others, and again whenever one changes.
+        /// Streams the bundles with which the caller verifies others, again whenever one changes.
         pub async fn fetch_x509_bundles(
             &mut self,
             request: impl tonic::IntoRequest<super::X509BundlesRequest>,
@@ -312,7 +312,7 @@ pub mod spiffe_workload_api_server {
             >
             + std::marker::Send
             + 'static;
-        /// The caller's certificates with their keys, and again whenever one of them or a bundle changes.
+        /// Streams the caller's certificates with their keys, again whenever one of them or a bundle changes.
         async fn fetch_x509svid(
             &self,
             request: tonic::Request<super::X509svidRequest>,
@@ -326,7 +326,7 @@ pub mod spiffe_workload_api_server {
             >
             + std::marker::Send
             + 'static;
-        /// The bundles by which the caller verifies others, and again whenever one changes.
+        /// Streams the bundles with which the caller verifies others, again whenever one changes.
         async fn fetch_x509_bundles(
             &self,
             request: tonic::Request<super::X509BundlesRequest>,

@@ -3,7 +3,7 @@
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OverviewRequest {
-    /// Only these; all that the caller may see where there is none.
+    /// The namespaces that the answer is about. Empty: all namespaces that the caller may see.
     #[prost(string, repeated, tag = "1")]
     pub namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -11,31 +11,40 @@ pub struct OverviewRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WindowRequest {
+    /// The namespaces that the answer is about. Empty: all namespaces that the caller may see.
     #[prost(string, repeated, tag = "1")]
     pub namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The end of the window; now where it is not set.
+    /// The end of the window. The default is now.
     #[prost(uint64, optional, tag = "2")]
     pub at: ::core::option::Option<u64>,
+    /// The length of the window. The default is 60000.
     #[prost(uint64, optional, tag = "3")]
     pub window: ::core::option::Option<u64>,
 }
+/// Either `workload` is set, or `client` and `server`.
 #[derive(::serde::Serialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SeriesRequest {
+    /// The namespaces that the answer is about. Empty: all namespaces that the caller may see.
     #[prost(string, repeated, tag = "1")]
     pub namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// `namespace/name`: a workload, or a client and a server.
+    /// A workload, `namespace/name`.
     #[prost(string, optional, tag = "2")]
     pub workload: ::core::option::Option<::prost::alloc::string::String>,
+    /// The client of an edge, `namespace/name`.
     #[prost(string, optional, tag = "3")]
     pub client: ::core::option::Option<::prost::alloc::string::String>,
+    /// The server of an edge, `namespace/name`.
     #[prost(string, optional, tag = "4")]
     pub server: ::core::option::Option<::prost::alloc::string::String>,
+    /// The beginning of the span. The default is an hour before `to`.
     #[prost(uint64, optional, tag = "5")]
     pub from: ::core::option::Option<u64>,
+    /// The end of the span. The default is now.
     #[prost(uint64, optional, tag = "6")]
     pub to: ::core::option::Option<u64>,
+    /// The desired time between two points.
     #[prost(uint64, optional, tag = "7")]
     pub step: ::core::option::Option<u64>,
 }
@@ -43,13 +52,15 @@ pub struct SeriesRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BudgetRequest {
+    /// The namespaces that the answer is about. Empty: all namespaces that the caller may see.
     #[prost(string, repeated, tag = "1")]
     pub namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// `namespace/name` each.
+    /// The workloads, `namespace/name` each.
     #[prost(string, repeated, tag = "2")]
     pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint64, optional, tag = "3")]
     pub window: ::core::option::Option<u64>,
+    /// The time from which a request counts as slow. By default none does.
     #[prost(uint64, optional, tag = "4")]
     pub bound: ::core::option::Option<u64>,
 }
@@ -57,10 +68,13 @@ pub struct BudgetRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChangesRequest {
+    /// The namespaces that the answer is about. Empty: all namespaces that the caller may see.
     #[prost(string, repeated, tag = "1")]
     pub namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The beginning of the span. The default is an hour before `to`.
     #[prost(uint64, optional, tag = "2")]
     pub from: ::core::option::Option<u64>,
+    /// The end of the span. The default is now.
     #[prost(uint64, optional, tag = "3")]
     pub to: ::core::option::Option<u64>,
 }
@@ -68,6 +82,7 @@ pub struct ChangesRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProxiesRequest {
+    /// The namespaces that the answer is about. Empty: all namespaces that the caller may see.
     #[prost(string, repeated, tag = "1")]
     pub namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -75,6 +90,7 @@ pub struct ProxiesRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FlowsRequest {
+    /// The namespaces that the answer is about. Empty: all namespaces that the caller may see.
     #[prost(string, repeated, tag = "1")]
     pub namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -82,10 +98,10 @@ pub struct FlowsRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DocumentRequest {
-    /// `HTTPRoute`, `AuthorizationPolicy` and so on.
+    /// The kind, such as `HTTPRoute` or `AuthorizationPolicy`.
     #[prost(string, optional, tag = "1")]
     pub kind: ::core::option::Option<::prost::alloc::string::String>,
-    /// `namespace/name`.
+    /// The object, `namespace/name`.
     #[prost(string, optional, tag = "2")]
     pub name: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -93,17 +109,19 @@ pub struct DocumentRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TapRequest {
-    /// `namespace/name`, the workload whose requests are shown.
+    /// The workload whose requests are shown, `namespace/name`.
     #[prost(string, optional, tag = "1")]
     pub workload: ::core::option::Option<::prost::alloc::string::String>,
+    /// Shows only requests to this server.
     #[prost(string, optional, tag = "2")]
     pub to: ::core::option::Option<::prost::alloc::string::String>,
+    /// Shows only requests with this method.
     #[prost(string, optional, tag = "3")]
     pub method: ::core::option::Option<::prost::alloc::string::String>,
-    /// How the path begins.
+    /// Shows only requests whose path begins with this text.
     #[prost(string, optional, tag = "4")]
     pub path: ::core::option::Option<::prost::alloc::string::String>,
-    /// `503`, or `5xx`.
+    /// Shows only responses with this status (`503`) or class of statuses (`5xx`).
     #[prost(string, optional, tag = "5")]
     pub status: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -115,36 +133,51 @@ pub struct Overview {
     pub mesh: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
     pub now_ms: u64,
+    /// The beginning of the history; not set while the history is empty.
     #[prost(uint64, optional, tag = "3")]
     pub from_ms: ::core::option::Option<u64>,
+    /// The end of the history; not set while the history is empty.
     #[prost(uint64, optional, tag = "4")]
     pub to_ms: ::core::option::Option<u64>,
+    /// The time between two observations.
     #[prost(uint64, tag = "5")]
     pub step_ms: u64,
+    /// The memory that the history uses; 0 for readers who may not see all namespaces.
     #[prost(uint64, tag = "6")]
     pub history_bytes: u64,
+    /// How many counts were lost because there were too many workloads and edges; 0 for readers who may not see all
+    /// namespaces.
     #[prost(uint64, tag = "7")]
     pub lost: u64,
     #[prost(enumeration = "ControlPlane", tag = "8")]
     #[serde(deserialize_with = "crate::grpc::number_of::<_, ControlPlane>")]
     pub control_plane: i32,
+    /// Instances whose proxy has lost the control plane.
     #[prost(string, repeated, tag = "9")]
     pub detached: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Instances whose proxy did not answer, with the reason.
     #[prost(string, repeated, tag = "10")]
     pub silent: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Instances that take no traffic.
     #[prost(message, repeated, tag = "11")]
     pub unready: ::prost::alloc::vec::Vec<Unready>,
+    /// Instances that run but do not listen on a port that they declare.
     #[prost(message, repeated, tag = "12")]
     pub deaf: ::prost::alloc::vec::Vec<Unready>,
+    /// Proxies that were started again within the last day, the oldest first.
     #[prost(message, repeated, tag = "13")]
     pub restarted: ::prost::alloc::vec::Vec<Restart>,
+    /// Applications that ended unexpectedly within the last day, the oldest first.
     #[prost(message, repeated, tag = "14")]
     pub ended: ::prost::alloc::vec::Vec<Restart>,
+    /// Signs of trouble from instances and connections, within the last day.
     #[prost(message, repeated, tag = "15")]
     pub signs: ::prost::alloc::vec::Vec<Sign>,
+    /// Why the last edit of the documents was refused; not set if it was accepted.
     #[prost(string, optional, tag = "16")]
     pub refused_edit: ::core::option::Option<::prost::alloc::string::String>,
 }
+/// An instance that takes no traffic, or not on all of its ports.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -155,13 +188,17 @@ pub struct Unready {
     pub workload: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub instance: ::prost::alloc::string::String,
+    /// Empty if the reason is not known.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
+    /// The number of instances of the workload.
     #[prost(uint32, tag = "5")]
     pub of: u32,
+    /// Whether the instance is still being started.
     #[prost(bool, tag = "6")]
     pub starting: bool,
 }
+/// One or more times that an instance's process ended between two observations.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -172,13 +209,16 @@ pub struct Restart {
     pub workload: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub instance: ::prost::alloc::string::String,
+    /// The time of the observation.
     #[prost(uint64, tag = "4")]
     pub at_ms: u64,
     #[prost(uint32, tag = "5")]
     pub times: u32,
+    /// How the process ended the last time, such as `was ended by SIGKILL`.
     #[prost(string, tag = "6")]
     pub ended: ::prost::alloc::string::String,
 }
+/// Evidence about a workload that does not come from the counters of its clients.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -190,10 +230,13 @@ pub struct Sign {
     pub namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub workload: ::prost::alloc::string::String,
+    /// The instance, the other workload (`shop/db`), or the name that was looked up, depending on the kind.
     #[prost(string, tag = "4")]
     pub subject: ::prost::alloc::string::String,
+    /// When the evidence was observed last.
     #[prost(uint64, tag = "5")]
     pub at_ms: u64,
+    /// A description in one line.
     #[prost(string, tag = "6")]
     pub line: ::prost::alloc::string::String,
 }
@@ -207,15 +250,18 @@ pub struct Topology {
     pub from_ms: u64,
     #[prost(uint64, tag = "3")]
     pub to_ms: u64,
+    /// How much of the window was observed; rates refer to this time.
     #[prost(double, tag = "4")]
     pub observed_s: f64,
     #[prost(message, repeated, tag = "5")]
     pub workloads: ::prost::alloc::vec::Vec<Workload>,
     #[prost(message, repeated, tag = "6")]
     pub edges: ::prost::alloc::vec::Vec<Edge>,
+    /// What is broken, the most severe problem first.
     #[prost(message, repeated, tag = "7")]
     pub problems: ::prost::alloc::vec::Vec<Problem>,
-    /// Most workloads, edges and rules of routes at once that the history was too small for; 0 for who may not see all namespaces.
+    /// How many workloads, edges and rules of routes did not fit into the history: the largest number at any time in the
+    /// window. 0 for readers who may not see all namespaces.
     #[prost(uint64, tag = "8")]
     pub left_out: u64,
 }
@@ -227,13 +273,15 @@ pub struct Workload {
     pub namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    /// The number of instances at the end of the window.
     #[prost(uint32, tag = "3")]
     pub instances: u32,
+    /// How many of these instances took traffic.
     #[prost(uint32, tag = "4")]
     pub ready: u32,
     #[prost(bool, tag = "5")]
     pub meshed: bool,
-    /// Flat in JSON.
+    /// The requests that it answered. In JSON the fields are those of the workload.
     #[prost(message, optional, tag = "6")]
     #[serde(flatten)]
     pub signals: ::core::option::Option<Signals>,
@@ -242,26 +290,31 @@ pub struct Workload {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Edge {
+    /// Empty for clients without a proxy.
     #[prost(string, tag = "1")]
     pub client_namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub client: ::prost::alloc::string::String,
+    /// Empty for servers outside of the mesh.
     #[prost(string, tag = "3")]
     pub server_namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub server: ::prost::alloc::string::String,
+    /// The identity that the client proves; not set unless all connections use mTLS.
     #[prost(string, optional, tag = "5")]
     pub client_identity: ::core::option::Option<::prost::alloc::string::String>,
+    /// The identity that the server proves; not set unless all connections use mTLS.
     #[prost(string, optional, tag = "6")]
     pub server_identity: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(enumeration = "Mtls", tag = "7")]
     #[serde(deserialize_with = "crate::grpc::number_of::<_, Mtls>")]
     pub mtls: i32,
-    /// Flat in JSON.
+    /// In JSON the fields are those of the edge.
     #[prost(message, optional, tag = "8")]
     #[serde(flatten)]
     pub signals: ::core::option::Option<Signals>,
 }
+/// Percentiles, in milliseconds; not set if there were no requests.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -273,6 +326,7 @@ pub struct Latency {
     #[prost(double, optional, tag = "3")]
     pub p99: ::core::option::Option<f64>,
 }
+/// A cause of failures, as in the metric `leno_errors_total`, and its count.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -282,44 +336,59 @@ pub struct Cause {
     #[prost(uint64, tag = "2")]
     pub count: u64,
 }
+/// Counts of requests and connections.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Signals {
+    /// The share of answered requests that succeeded, from 0 to 1; not set if none was answered.
     #[prost(double, optional, tag = "1")]
     pub success_rate: ::core::option::Option<f64>,
     #[prost(uint64, tag = "2")]
     pub requests: u64,
+    /// Requests that failed, by their status or their `grpc-status`.
     #[prost(uint64, tag = "3")]
     pub failed: u64,
+    /// Requests that the client abandoned before a response began.
     #[prost(uint64, tag = "4")]
     pub given_up: u64,
+    /// Requests that an authorization policy denied.
     #[prost(uint64, tag = "5")]
     pub denied: u64,
     #[prost(double, tag = "6")]
     pub requests_per_s: f64,
-    /// 1xx first.
+    /// Requests by the class of their status: five numbers, 1xx first.
     #[prost(uint64, repeated, tag = "7")]
     pub statuses: ::prost::alloc::vec::Vec<u64>,
+    /// The time from a request's head to the end of its response.
     #[prost(message, optional, tag = "8")]
     pub latency_ms: ::core::option::Option<Latency>,
+    /// Opaque connections that were opened.
     #[prost(uint64, tag = "9")]
     pub tcp_opened: u64,
+    /// Opaque connections that were open at the end of the window.
     #[prost(uint64, tag = "10")]
     pub tcp_open: u64,
+    /// Bytes of opaque connections from the client.
     #[prost(double, tag = "11")]
     pub tcp_read_bytes_per_s: f64,
+    /// Bytes of opaque connections to the client.
     #[prost(double, tag = "12")]
     pub tcp_written_bytes_per_s: f64,
+    /// Connections to the server that could not be opened.
     #[prost(uint64, tag = "13")]
     pub connect_failures: u64,
+    /// Retries of requests and of connections.
     #[prost(uint64, tag = "14")]
     pub retries: u64,
+    /// How many workers of the client's proxies eject an endpoint of the server at the end of the window.
     #[prost(uint64, tag = "15")]
     pub ejected: u64,
+    /// Failures that the mesh itself caused, the most frequent cause first.
     #[prost(message, repeated, tag = "16")]
     pub causes: ::prost::alloc::vec::Vec<Cause>,
 }
+/// The subject of a problem.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -327,12 +396,12 @@ pub struct About {
     #[prost(enumeration = "AboutKind", tag = "1")]
     #[serde(deserialize_with = "crate::grpc::number_of::<_, AboutKind>")]
     pub kind: i32,
-    /// Of a workload.
+    /// Only set for a workload.
     #[prost(string, tag = "2")]
     pub namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
-    /// Of an edge.
+    /// This field and the next three are only set for an edge.
     #[prost(string, tag = "4")]
     pub client_namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
@@ -351,19 +420,26 @@ pub struct Problem {
     pub severity: i32,
     #[prost(message, optional, tag = "2")]
     pub about: ::core::option::Option<About>,
+    /// A description in one sentence.
     #[prost(string, tag = "3")]
     pub title: ::prost::alloc::string::String,
+    /// The evidence, one entry per line.
     #[prost(string, repeated, tag = "4")]
     pub evidence: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// When it began; not set if it began before the history.
     #[prost(uint64, optional, tag = "5")]
     pub since_ms: ::core::option::Option<u64>,
+    /// The changes shortly before it began, the newest first. They are a hint, not a proof.
     #[prost(message, repeated, tag = "6")]
     pub changes: ::prost::alloc::vec::Vec<Mark>,
+    /// The likely culprit, judging by the evidence, such as `the application of shop/cart`.
     #[prost(string, tag = "7")]
     pub culprit: ::prost::alloc::string::String,
+    /// A command that shows more about it; empty if there is none.
     #[prost(string, tag = "8")]
     pub more: ::prost::alloc::string::String,
 }
+/// A change in the mesh.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -373,6 +449,7 @@ pub struct Mark {
     #[prost(enumeration = "MarkKind", tag = "2")]
     #[serde(deserialize_with = "crate::grpc::number_of::<_, MarkKind>")]
     pub kind: i32,
+    /// What changed, one entry per line.
     #[prost(string, repeated, tag = "3")]
     pub lines: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -393,26 +470,32 @@ pub struct Routes {
     pub from_ms: u64,
     #[prost(uint64, tag = "3")]
     pub to_ms: u64,
+    /// How much of the window was observed; rates refer to this time.
     #[prost(double, tag = "4")]
     pub observed_s: f64,
     #[prost(message, repeated, tag = "5")]
     pub routes: ::prost::alloc::vec::Vec<Route>,
+    /// As in Topology.
     #[prost(uint64, tag = "6")]
     pub left_out: u64,
 }
+/// A service, and a rule of one of its routes.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Route {
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
+    /// The service that clients called.
     #[prost(string, tag = "2")]
     pub service: ::prost::alloc::string::String,
+    /// The route, such as `HTTPRoute shop/cart`; empty for requests that match no rule.
     #[prost(string, tag = "3")]
     pub route: ::prost::alloc::string::String,
+    /// The name of the rule, or its index in the route; empty for requests that match no rule.
     #[prost(string, tag = "4")]
     pub rule: ::prost::alloc::string::String,
-    /// Flat in JSON.
+    /// The requests that followed the rule. In JSON the fields are those of the route.
     #[prost(message, optional, tag = "5")]
     #[serde(flatten)]
     pub signals: ::core::option::Option<Signals>,
@@ -421,8 +504,10 @@ pub struct Route {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Points {
+    /// The time between two points.
     #[prost(uint64, tag = "1")]
     pub step_ms: u64,
+    /// The points, in order. A span of time without an observation has no point.
     #[prost(message, repeated, tag = "2")]
     pub points: ::prost::alloc::vec::Vec<Point>,
 }
@@ -430,13 +515,16 @@ pub struct Points {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Point {
+    /// The end of the point's span of time.
     #[prost(uint64, tag = "1")]
     pub at_ms: u64,
+    /// How much of the span was observed.
     #[prost(double, tag = "2")]
     pub observed_s: f64,
+    /// For a workload: how many of its instances took traffic at the end of the span.
     #[prost(uint32, optional, tag = "3")]
     pub ready: ::core::option::Option<u32>,
-    /// Flat in JSON.
+    /// In JSON the fields are those of the point.
     #[prost(message, optional, tag = "4")]
     #[serde(flatten)]
     pub signals: ::core::option::Option<Signals>,
@@ -445,14 +533,19 @@ pub struct Point {
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Budget {
+    /// How much of the window was observed.
     #[prost(double, tag = "1")]
     pub observed_s: f64,
+    /// Requests, without those that an authorization policy denied.
     #[prost(uint64, tag = "2")]
     pub requests: u64,
+    /// Requests that failed, or that the client abandoned before a response began.
     #[prost(uint64, tag = "3")]
     pub failed: u64,
+    /// Requests that took longer than `in_time_ms`; 0 without a bound.
     #[prost(uint64, tag = "4")]
     pub slow: u64,
+    /// The bound that was applied: the highest bound of a histogram bucket that is not above the requested one.
     #[prost(double, optional, tag = "5")]
     pub in_time_ms: ::core::option::Option<f64>,
 }
@@ -460,6 +553,7 @@ pub struct Budget {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Proxies {
+    /// When the proxies were polled; not set if they were not.
     #[prost(uint64, optional, tag = "1")]
     pub at_ms: ::core::option::Option<u64>,
     #[prost(message, repeated, tag = "2")]
@@ -479,8 +573,10 @@ pub struct Proxy {
     pub instance: ::prost::alloc::string::String,
     #[prost(bool, tag = "4")]
     pub ready: bool,
+    /// Why the proxy did not answer; not set if it did.
     #[prost(string, optional, tag = "5")]
     pub silent: ::core::option::Option<::prost::alloc::string::String>,
+    /// What the proxy reports about itself; not set if it did not answer.
     #[prost(message, optional, tag = "6")]
     pub state: ::core::option::Option<ProxyState>,
 }
@@ -488,24 +584,33 @@ pub struct Proxy {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ProxyState {
+    /// Whether the control plane is connected; not set if the proxy uses none.
     #[prost(bool, optional, tag = "1")]
     pub connected: ::core::option::Option<bool>,
+    /// The time since the control plane last answered; 0 while it is connected.
     #[prost(double, tag = "2")]
     pub configuration_age_s: f64,
+    /// The number of services and workloads that the proxy has received.
     #[prost(uint64, tag = "3")]
     pub resources: u64,
+    /// The number of responses of the control plane that the proxy has rejected.
     #[prost(uint64, tag = "4")]
     pub rejected: u64,
     #[prost(string, optional, tag = "5")]
     pub identity: ::core::option::Option<::prost::alloc::string::String>,
+    /// When its certificate expires, in seconds since 1970.
     #[prost(uint64, optional, tag = "6")]
     pub certificate_ends_s: ::core::option::Option<u64>,
+    /// The number of accepted connections that are open.
     #[prost(uint64, tag = "7")]
     pub connections: u64,
+    /// The largest number of connections that it keeps open at once.
     #[prost(uint64, tag = "8")]
     pub max_connections: u64,
+    /// The memory that buffers and connections use, by the proxy's own accounting.
     #[prost(uint64, tag = "9")]
     pub memory_bytes: u64,
+    /// The memory that buffers and connections may use.
     #[prost(uint64, tag = "10")]
     pub memory_budget_bytes: u64,
 }
@@ -513,6 +618,7 @@ pub struct ProxyState {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Policies {
+    /// The beginning of the window in which denials were counted.
     #[prost(uint64, tag = "1")]
     pub from_ms: u64,
     #[prost(uint64, tag = "2")]
@@ -521,10 +627,11 @@ pub struct Policies {
     pub policies: ::prost::alloc::vec::Vec<Policy>,
     #[prost(uint64, tag = "4")]
     pub left_out: u64,
+    /// Why the policies are not known; not set if they are.
     #[prost(string, optional, tag = "5")]
     pub unavailable: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// In JSON a list of its two parts.
+/// In JSON a list with two elements.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -544,23 +651,32 @@ pub struct Policy {
     pub namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
+    /// What the policy does with a match, such as `Allow`; empty for kinds without actions.
     #[prost(string, tag = "4")]
     pub action: ::prost::alloc::string::String,
+    /// The number of its rules.
     #[prost(uint64, tag = "5")]
     pub rules: u64,
+    /// What the policy selects, such as `workloads with app=web` or `Service cart port http`.
     #[prost(string, repeated, tag = "6")]
     pub selects: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The present workloads that it selects, at most 200.
     #[prost(message, repeated, tag = "7")]
     pub workloads: ::prost::alloc::vec::Vec<QualifiedName>,
+    /// How many workloads are missing from `workloads`.
     #[prost(uint64, tag = "8")]
     pub left_out: u64,
+    /// How many times running proxies have made each decision because of it. For an Allow policy also how often no policy
+    /// has permitted a request (`not-allowed`).
     #[prost(btree_map = "string, uint64", tag = "9")]
     pub decisions: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
+    /// The clients that policies of its kind denied at its workloads in the window, the largest counts first.
     #[prost(message, repeated, tag = "10")]
     pub denied: ::prost::alloc::vec::Vec<Denied>,
+    /// How many pairs of client and server are missing from `denied`.
     #[prost(uint64, tag = "11")]
     pub denied_left_out: u64,
 }
@@ -568,6 +684,7 @@ pub struct Policy {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Denied {
+    /// Empty for clients without a proxy.
     #[prost(string, tag = "1")]
     pub client_namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -583,25 +700,34 @@ pub struct Denied {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Flows {
+    /// The time in which the connections were counted.
     #[prost(double, tag = "1")]
     pub span_s: f64,
+    /// The level of accounting: `full`, `packets`, `sockets`, `aggregated` or `off`. If nodes differ, the lowest.
     #[prost(string, optional, tag = "2")]
     pub level: ::core::option::Option<::prost::alloc::string::String>,
+    /// Why there is nothing to show; not set if accounting works.
     #[prost(string, optional, tag = "3")]
     pub unavailable: ::core::option::Option<::prost::alloc::string::String>,
+    /// The connections by their ends, those with the most bytes first.
     #[prost(message, repeated, tag = "4")]
     pub flows: ::prost::alloc::vec::Vec<Flow>,
     #[prost(message, repeated, tag = "5")]
     pub drops: ::prost::alloc::vec::Vec<Drops>,
     #[prost(uint64, tag = "6")]
     pub left_out: u64,
+    /// The agents of nodes that did not answer, each with the reason; empty for readers who may not see all namespaces.
     #[prost(string, repeated, tag = "7")]
     pub silent: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The agents of nodes some of whose rows were dropped, each with how many, at most 100; empty for readers who may not
+    /// see all namespaces.
     #[prost(string, repeated, tag = "8")]
     pub trimmed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The number of such agents.
     #[prost(uint64, tag = "9")]
     pub trimmed_nodes: u64,
 }
+/// The connections between a workload and one other end.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -610,28 +736,38 @@ pub struct Flow {
     pub namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub workload: ::prost::alloc::string::String,
+    /// Empty if the other end is not a workload.
     #[prost(string, tag = "3")]
     pub peer_namespace: ::prost::alloc::string::String,
+    /// The other end: the name of a workload, `outside`, `itself` or `control-plane`.
     #[prost(string, tag = "4")]
     pub peer: ::prost::alloc::string::String,
+    /// The role of the workload: `client` or `server`.
     #[prost(string, tag = "5")]
     pub role: ::prost::alloc::string::String,
+    /// Where the bytes were counted: `application`, `proxy` or `wire`.
     #[prost(string, tag = "6")]
     pub socket: ::prost::alloc::string::String,
     #[prost(double, tag = "7")]
     pub sent_bytes_per_s: f64,
     #[prost(double, tag = "8")]
     pub received_bytes_per_s: f64,
+    /// Connections that were opened or accepted.
     #[prost(uint64, tag = "9")]
     pub opened: u64,
+    /// Connections that ended, by how they ended.
     #[prost(btree_map = "string, uint64", tag = "10")]
     pub ends: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,
+    /// TCP segments sent.
     #[prost(uint64, tag = "11")]
     pub segments: u64,
+    /// TCP segments that were sent again.
     #[prost(uint64, tag = "12")]
     pub retransmits: u64,
+    /// The mean duration of handshakes.
     #[prost(double, optional, tag = "13")]
     pub handshake_ms: ::core::option::Option<f64>,
+    /// The mean round-trip time of connections that ended.
     #[prost(double, optional, tag = "14")]
     pub round_trip_ms: ::core::option::Option<f64>,
 }
@@ -645,12 +781,13 @@ pub struct Document {
     pub namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
-    /// Without what the API server and its clients keep of it.
+    /// The document, without the fields that the API server and its clients add; at most 64 KiB. Values that are secret by
+    /// their names are `(masked)`.
     #[prost(string, tag = "4")]
     pub yaml: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "5")]
     pub status: ::prost::alloc::vec::Vec<Condition>,
-    /// Why there is no status, if it cannot have one.
+    /// Why there is no status; only set if there cannot be one.
     #[prost(string, optional, tag = "6")]
     pub no_status: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -658,12 +795,12 @@ pub struct Document {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Condition {
-    /// What the route or policy is attached to: `Service shop/cart`.
+    /// The object to which the route or policy is attached, such as `Service shop/cart`.
     #[prost(string, tag = "1")]
     pub of: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub r#type: ::prost::alloc::string::String,
-    /// `True`, `False`, `Unknown`.
+    /// `True`, `False` or `Unknown`.
     #[prost(string, tag = "3")]
     pub status: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
@@ -671,6 +808,7 @@ pub struct Condition {
     #[prost(string, tag = "5")]
     pub message: ::prost::alloc::string::String,
 }
+/// Packets of a workload that the kernel dropped.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -679,21 +817,23 @@ pub struct Drops {
     pub namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub workload: ::prost::alloc::string::String,
+    /// The kernel's reason.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
     #[prost(uint64, tag = "4")]
     pub count: u64,
 }
-/// What was tapped since the message before.
+/// The requests since the last message.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TappedRequests {
     #[prost(message, repeated, tag = "1")]
     pub requests: ::prost::alloc::vec::Vec<TappedRequest>,
-    /// Requests beyond the rate, and those that did not fit into a queue, since the tap was opened.
+    /// How many requests were left out since the call began, because they exceeded the rate.
     #[prost(uint64, tag = "2")]
     pub beyond: u64,
+    /// How many requests did not fit into a queue since the call began.
     #[prost(uint64, tag = "3")]
     pub dropped: u64,
 }
@@ -701,64 +841,90 @@ pub struct TappedRequests {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TappedRequest {
+    /// When the request began, in microseconds since 1970.
     #[prost(uint64, tag = "1")]
     pub at_unix_us: u64,
+    /// `outbound` if the client's proxy recorded it, otherwise `inbound`.
     #[prost(string, tag = "2")]
     pub direction: ::prost::alloc::string::String,
+    /// The client, `namespace/name`. If only the server's proxy recorded the request, the service account of the client's
+    /// identity.
     #[prost(string, tag = "3")]
     pub client: ::prost::alloc::string::String,
     #[prost(string, optional, tag = "4")]
     pub client_identity: ::core::option::Option<::prost::alloc::string::String>,
+    /// The server, `namespace/name`.
     #[prost(string, tag = "5")]
     pub server: ::prost::alloc::string::String,
     #[prost(string, optional, tag = "6")]
     pub server_identity: ::core::option::Option<::prost::alloc::string::String>,
+    /// The service that the client called; empty if the client's proxy did not record the request.
     #[prost(string, tag = "7")]
     pub service: ::prost::alloc::string::String,
     #[prost(bool, tag = "8")]
     pub mtls: bool,
+    /// The version of HTTP in which the request came.
     #[prost(string, tag = "9")]
     pub protocol: ::prost::alloc::string::String,
     #[prost(string, tag = "10")]
     pub method: ::prost::alloc::string::String,
+    /// The host that the request names.
     #[prost(string, tag = "11")]
     pub authority: ::prost::alloc::string::String,
+    /// The path with its query, without secrets.
     #[prost(string, tag = "12")]
     pub target: ::prost::alloc::string::String,
+    /// The route and the rule that the request followed, such as `HTTPRoute shop/cart rule 1`.
     #[prost(string, optional, tag = "13")]
     pub route: ::core::option::Option<::prost::alloc::string::String>,
+    /// How many times the request was retried.
     #[prost(uint32, tag = "14")]
     pub retries: u32,
+    /// The status that the client received.
     #[prost(uint32, tag = "15")]
     pub status: u32,
+    /// The `grpc-status`, if it is a gRPC call.
     #[prost(uint32, optional, tag = "16")]
     pub grpc_status: ::core::option::Option<u32>,
+    /// Bytes from the client.
     #[prost(uint64, tag = "17")]
     pub request_bytes: u64,
+    /// Bytes to the client.
     #[prost(uint64, tag = "18")]
     pub response_bytes: u64,
+    /// Why the mesh failed the request; not set if it did not.
     #[prost(string, optional, tag = "19")]
     pub error: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "20")]
     pub latency: ::core::option::Option<LatencyParts>,
 }
+/// The parts of a request's time. A part is not set if the proxy that knows it was not tapped, or if the request did not
+/// get so far.
 #[derive(::serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LatencyParts {
+    /// The duration of the whole request.
     #[prost(uint64, tag = "1")]
     pub total_us: u64,
+    /// The time in the client's proxy, until the request was sent the last time.
     #[prost(uint64, optional, tag = "2")]
     pub client_proxy_us: ::core::option::Option<u64>,
+    /// The time between the two proxies, there and back.
     #[prost(uint64, optional, tag = "3")]
     pub network_us: ::core::option::Option<u64>,
+    /// The time in the server's proxy, before the application had the request.
     #[prost(uint64, optional, tag = "4")]
     pub server_proxy_us: ::core::option::Option<u64>,
+    /// The time in the application, until its response began.
     #[prost(uint64, optional, tag = "5")]
     pub application_us: ::core::option::Option<u64>,
+    /// The time from the beginning of the response to its end.
     #[prost(uint64, optional, tag = "6")]
     pub response_us: ::core::option::Option<u64>,
 }
+/// The state of the control plane. AWAY: it does not run, and proxies continue with their last configuration.
+/// NOT_NEEDED: no workload has a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ControlPlane {
@@ -791,6 +957,9 @@ impl ControlPlane {
         }
     }
 }
+/// EXPIRED: the certificate of an instance. UNKNOWN_NAME: an instance looks up a name that does not exist, or that no
+/// resolver answers. THROTTLED: an instance, by its own CPU limit. LOSSY: the kernel retransmits many TCP segments.
+/// OUTLIER: one instance fails or is slow, and the others of its workload are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum SignKind {
@@ -829,6 +998,7 @@ impl SignKind {
         }
     }
 }
+/// How much of an edge's traffic used mTLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Mtls {
@@ -861,6 +1031,7 @@ impl Mtls {
         }
     }
 }
+/// BAD: requests or connections fail, or a part of the mesh does not run. WARNING: nothing fails because of it yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Severity {
@@ -928,6 +1099,8 @@ impl AboutKind {
         }
     }
 }
+/// DOCUMENTS: documents were added, changed or removed. REFUSED: an edit of documents was refused. INSTANCE: an instance
+/// was started again. CONTROL_PLANE: the control plane stopped or came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum MarkKind {
