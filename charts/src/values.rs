@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::{Error, VALUES};
 
-/// All values of `values.yaml`, which documents them.
+/// All values of `values.yaml`, which describes each of them with its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -14,21 +14,21 @@ pub struct Values {
     pub image: Image,
     /// The trust domain of identities.
     pub trust_domain: String,
-    /// Which cryptography TLS uses.
+    /// The cryptography that TLS uses.
     pub tls_profile: TlsProfile,
-    /// What issues certificates.
+    /// How certificates are issued.
     pub identity: Identity,
-    /// How workloads treat plaintext without an annotation.
+    /// Whether workloads without the annotation `leno.dev/mtls` accept plaintext.
     pub mtls: Mtls,
-    /// Whether workloads without an annotation may connect to destinations outside of the mesh.
+    /// Whether workloads without the annotation `leno.dev/egress` may connect to destinations outside of the mesh.
     pub egress: Egress,
-    /// Run three replicas of the control plane on different nodes.
+    /// Whether to run three replicas of the control plane on different nodes.
     pub ha: bool,
     /// The control plane.
     pub controller: Controller,
     /// The agents of the nodes.
     pub agent: Agent,
-    /// The history of the mesh.
+    /// The observer, which stores the history of the mesh.
     pub observer: Observer,
     /// The proxies of pods in node mode.
     pub node: Node,
@@ -36,40 +36,41 @@ pub struct Values {
     pub proxy: Proxy,
     /// The webhooks by which the API server calls the control plane.
     pub webhook: Webhook,
-    /// Gateways that become waypoints.
+    /// Whether Gateways become waypoints.
     pub waypoints: Waypoints,
 }
 
-/// Gateways that become waypoints.
+/// Whether Gateways become waypoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Waypoints {
-    /// Whether they do, for which the control plane needs the right to keep Deployments, Services and service accounts.
+    /// Whether to create a Deployment of proxies for each Gateway of the class `leno-waypoint`. It gives the control
+    /// plane the right to create Deployments, Services and service accounts.
     pub enabled: bool,
 }
 
-/// Which cryptography TLS uses.
+/// The cryptography that TLS uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TlsProfile {
-    /// What is fast and held to be safe.
+    /// Algorithms that are fast and considered secure.
     Default,
-    /// What FIPS 140-3 approves, of images that have the module.
+    /// Algorithms that FIPS 140-3 approves. Requires images with the FIPS module.
     Fips,
 }
 
-/// What issues certificates.
+/// How certificates are issued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Identity {
-    /// Whether the roots are published as a `ClusterTrustBundle`.
+    /// Whether to publish the mesh's roots as a `ClusterTrustBundle`.
     pub cluster_trust_bundle: bool,
-    /// Whether certificates are signed that kubelets request for pods.
+    /// Whether to sign the certificates that kubelets request for pods.
     pub pod_certificates: bool,
-    /// A SPIFFE Workload API in place of the control plane.
+    /// A SPIFFE Workload API that issues the certificates of pods in place of the control plane.
     pub workload_api: WorkloadApi,
 }
 
@@ -78,14 +79,14 @@ pub struct Identity {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkloadApi {
-    /// How pods reach it, if they do.
+    /// How pods reach it.
     pub volume: WorkloadApiVolume,
-    /// The CSI driver.
+    /// The name of the CSI driver, for the volume `csi`.
     pub csi_driver: String,
-    /// The folder of the node.
+    /// The folder of the node, for the volume `hostPath`.
     #[cfg_attr(test, schemars(regex(pattern = r"^(/[A-Za-z0-9._-]+)+$")))]
     pub host_path: String,
-    /// The name of the socket in the volume.
+    /// The name of the socket in the volume or folder.
     pub socket: String,
 }
 
@@ -94,12 +95,12 @@ pub struct WorkloadApi {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum WorkloadApiVolume {
-    /// Not at all: the control plane issues certificates.
+    /// No pod uses a Workload API: the control plane issues certificates.
     #[serde(rename = "")]
     None,
-    /// By a volume of a CSI driver.
+    /// Pods have a volume of a CSI driver.
     Csi,
-    /// By a folder of the node.
+    /// Pods have a folder of the node.
     HostPath,
 }
 
@@ -122,37 +123,37 @@ impl WorkloadApi {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Image {
-    /// The prefix of their names, without the slash; may be empty.
+    /// The prefix of the images' names, without the slash at its end; may be empty.
     pub registry: String,
-    /// Their tag; if it is empty Leno's version, and `-fips` behind it with the profile of that name.
+    /// The tag of the images. An empty tag means Leno's version, followed by `-fips` with the profile `fips`.
     pub tag: String,
-    /// Their digests, which go before the tag.
+    /// The digests of the images, which are used in place of the tag.
     pub digests: Digests,
-    /// When a node pulls them.
+    /// When nodes pull the images.
     pub pull_policy: PullPolicy,
-    /// By which nodes log in to the registry.
+    /// The Secrets with which nodes log in to the registry.
     pub pull_secrets: Vec<PullSecret>,
 }
 
-/// Digests of the images, `sha256:...`; empty where the tag names the image.
+/// Digests of the images, `sha256:...`. An empty digest means that the tag is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Digests {
-    /// Of `leno-proxy`.
+    /// The digest of `leno-proxy`.
     pub proxy: String,
-    /// Of `leno-controller`.
+    /// The digest of `leno-controller`.
     pub controller: String,
-    /// Of `leno-agent`.
+    /// The digest of `leno-agent`.
     pub agent: String,
 }
 
-/// A Secret with credentials of a registry.
+/// A Secret with credentials for a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PullSecret {
-    /// Its name.
+    /// The name of the Secret.
     pub name: String,
 }
 
@@ -166,20 +167,20 @@ pub enum PullPolicy {
     Never,
 }
 
-/// How workloads treat plaintext.
+/// Whether workloads accept plaintext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mtls {
-    /// It is refused.
+    /// Plaintext is refused.
     Strict,
-    /// It is served; connections are encrypted if both sides have a proxy.
+    /// Plaintext is accepted. Connections use mTLS if both sides have a proxy.
     Permissive,
     /// All connections are plaintext.
     Disabled,
 }
 
-/// The destinations that workloads may connect to.
+/// The destinations to which workloads may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -195,56 +196,58 @@ pub enum Egress {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Controller {
-    /// Number of replicas; 0 means one, or three with `ha`.
+    /// The number of replicas; 0 means one, or three with `ha`.
     pub replicas: u32,
-    /// The lifetime of workloads' certificates.
+    /// The lifetime of workloads' certificates, such as `24h`.
     pub cert_lifetime: String,
-    /// The Secret with an issuer; without one the mesh has a root of its own.
+    /// The name of a Secret with an issuer that signs all certificates. If it is empty, the mesh creates a root of
+    /// its own.
     pub issuer_secret: String,
-    /// Other trust domains whose workloads are accepted as clients, as the control plane's `--federate` has them.
+    /// Other trust domains whose workloads are accepted as clients, in the form of the controller's `--federate`.
     pub federate: String,
-    /// The `ConfigMap` with trust bundles, which is mounted for `federate`.
+    /// The name of a `ConfigMap` with trust bundles, which is mounted for `federate`.
     pub federation_config_map: String,
-    /// The `ConfigMap` with further authorities of servers of https.
+    /// The name of a `ConfigMap` with additional authorities of HTTPS servers.
     pub authorities_config_map: String,
-    /// Where other trust domains fetch the trust bundle of this one.
+    /// The endpoint from which other trust domains fetch the trust bundle of this one.
     pub bundle_endpoint: BundleEndpoint,
-    /// How long each phase of a rotation of the root lasts at least.
+    /// How long each phase of a rotation of the root lasts at least, from `1s` to `24h`.
     pub phase_hold: String,
-    /// How long a proxy stays connected to one replica, plus or minus a quarter.
+    /// How long a proxy stays connected to one replica, plus or minus a quarter, from `10s` to `24h`.
     pub stream_age: String,
     /// The log filter.
     pub log: String,
-    /// The labels of the nodes that it may run on.
+    /// The labels of nodes on which it may run.
     pub node_selector: Map<String, Value>,
-    /// The taints of nodes that it may run on all the same (Kubernetes' `Toleration`s).
+    /// The taints of nodes that it tolerates (Kubernetes' `Toleration`s).
     pub tolerations: Vec<Map<String, Value>>,
-    /// Near what it is to run (Kubernetes' `Affinity`).
+    /// Its affinity to nodes and pods (Kubernetes' `Affinity`).
     pub affinity: Map<String, Value>,
     /// Its requests and limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }
 
-/// The history of the mesh.
+/// The observer, which stores the history of the mesh: the counts of all proxies of the last day.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Observer {
-    /// Whether there is one.
+    /// Whether there is an observer.
     pub enabled: bool,
-    /// Who may reach it (Kubernetes' `Subject`s).
+    /// The users and groups that may connect to it (Kubernetes' `Subject`s).
     pub readers: Vec<Map<String, Value>>,
-    /// The size of the volume of its file; without one the file ends with the pod.
+    /// The size of a volume for its file, such as `1Gi`. If it is empty there is no volume, and the history is lost
+    /// with the pod.
     pub storage: String,
-    /// The class of that volume; the cluster's default if empty.
+    /// The storage class of that volume. If it is empty, the volume has the cluster's default class.
     pub storage_class: String,
     /// The log filter.
     pub log: String,
-    /// The labels of the nodes that it may run on.
+    /// The labels of nodes on which it may run.
     pub node_selector: Map<String, Value>,
-    /// The taints of nodes that it may run on all the same (Kubernetes' `Toleration`s).
+    /// The taints of nodes that it tolerates (Kubernetes' `Toleration`s).
     pub tolerations: Vec<Map<String, Value>>,
-    /// Near what it is to run (Kubernetes' `Affinity`).
+    /// Its affinity to nodes and pods (Kubernetes' `Affinity`).
     pub affinity: Map<String, Value>,
     /// Its requests and limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
@@ -255,20 +258,19 @@ pub struct Observer {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Node {
-    /// How long streams may go on after the next supervisor has taken their pods over, in seconds. The grace of a
-    /// supervisor's pod.
+    /// How many seconds streams may continue in the previous process after the proxies were updated.
     #[cfg_attr(test, schemars(range(min = 10)))]
     pub drain_seconds: u32,
-    /// How long a pod may use more than `promoteAbovePercent` of a CPU before it gets a process of its own, in seconds; 0: it
-    /// does not get one.
+    /// How many seconds a pod must use more than `promoteAbovePercent` of a CPU until it gets a process of its own. 0
+    /// means that no pod gets one.
     pub promote_after_seconds: u32,
-    /// What a shared process may use of a CPU for one pod, in percent, before that is promoted.
+    /// The CPU use above which a pod is busy, in percent of one CPU.
     #[cfg_attr(test, schemars(range(min = 1, max = 100)))]
     pub promote_above_percent: u32,
-    /// Most new connections a second of a pod, and of each client address of a pod; 0: as many as come.
+    /// The largest number of new connections per second of a pod, and of each client address of a pod. 0 means no
+    /// limit.
     pub connection_rate: u32,
-    /// Whether what pods of one process send to each other goes from one to the other in memory, once they have a connection
-    /// of mTLS over the network.
+    /// Whether pods that share a process exchange data in memory, once they have an mTLS connection over the network.
     pub one_pass: bool,
     /// Whether agents report in the status of pods that node proxies serve them, and other proxies go by that.
     pub report_served: bool,
@@ -276,16 +278,17 @@ pub struct Node {
     pub resources: Map<String, Value>,
 }
 
-/// Where other trust domains fetch the trust bundle.
+/// The endpoint from which other trust domains fetch the trust bundle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BundleEndpoint {
-    /// Whether there is one.
+    /// Whether there is such an endpoint.
     pub enabled: bool,
-    /// The Secret with its certificate; without one it has the control plane's SPIFFE ID.
+    /// The name of the Secret with its certificate. If it is empty, the endpoint authenticates with the control
+    /// plane's SPIFFE ID.
     pub certificate_secret: String,
-    /// How often other trust domains should fetch the bundle.
+    /// How often other trust domains should fetch the bundle, from `1s` to `1h`.
     pub refresh: String,
     /// The type of its Service.
     pub service_type: ServiceType,
@@ -307,55 +310,55 @@ pub enum ServiceType {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Agent {
-    /// The nodes' folder of CNI configurations.
+    /// The folder of CNI configurations on the nodes.
     pub cni_configuration: String,
-    /// The nodes' folder of CNI plugins.
+    /// The folder of CNI plugins on the nodes.
     pub cni_plugins: String,
-    /// The nodes' folder of the kubelet.
+    /// The folder of the kubelet on the nodes.
     pub kubelet: String,
     /// The log filter.
     pub log: String,
-    /// How the connections of pods are accounted for in the kernel.
+    /// How the kernel accounts for the connections of pods.
     pub flows: Flows,
-    /// The labels of the nodes that have one.
+    /// The labels of nodes that have an agent.
     pub node_selector: Map<String, Value>,
-    /// The taints of nodes that have one all the same (Kubernetes' `Toleration`s).
+    /// The taints of nodes that agents tolerate (Kubernetes' `Toleration`s).
     pub tolerations: Vec<Map<String, Value>>,
-    /// Which nodes have one (Kubernetes' `Affinity`).
+    /// The affinity of agents to nodes and pods (Kubernetes' `Affinity`).
     pub affinity: Map<String, Value>,
-    /// Their requests and limits (Kubernetes' `ResourceRequirements`).
+    /// The requests and limits of each agent (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }
 
-/// How the connections of pods are accounted for in the kernel.
+/// How the kernel accounts for the connections of pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Flows {
-    /// Where they are read, where a pod does not say.
+    /// Where connections are counted for pods that do not set it.
     pub source: FlowSource,
-    /// Connections that the table holds.
+    /// The largest number of connections that the table of connections holds.
     #[cfg_attr(test, schemars(range(min = 1, max = 1_048_576)))]
     pub map_size: u32,
-    /// Changes of connections that may wait for a reader.
+    /// How many changes of connections may wait until they are read.
     #[cfg_attr(test, schemars(range(min = 1, max = 1_048_576)))]
     pub ring_size: u32,
-    /// The most CPU time of a node that it takes, such as `1%`, or `none`.
+    /// The largest share of a node's CPU time that accounting may use, such as `1%`, or `none`.
     pub cpu_budget: String,
 }
 
-/// Where flows are read.
+/// Where connections are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FlowSource {
-    /// The kernel's own counters of sockets.
+    /// The kernel's sockets.
     Sockets,
-    /// The frames of their interfaces.
+    /// The packets of pods.
     Packets,
-    /// The frames of their interfaces, and of pods without a proxy the requests in them.
+    /// The packets of pods, and the requests in them for pods without a proxy.
     Requests,
-    /// Nowhere, of no pod. In a file of values it is quoted: YAML takes a bare `off` for `false`.
+    /// Nowhere. Quote it in a file of values, because YAML reads `off` as `false`.
     Off,
 }
 
@@ -364,25 +367,25 @@ pub enum FlowSource {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Proxy {
-    /// The kind of container that they run as.
+    /// The kind of container in which the proxy runs.
     pub shape: Shape,
     /// The log filter.
     pub log: String,
-    /// Where spans of requests go, and of which; nothing for none.
+    /// The service that gets spans of requests, and which requests have spans. Empty means no spans.
     pub traces: String,
-    /// What is logged of each request, and as what; nothing for no log.
+    /// The format of the access log, optionally with a list of fields. Empty means no access log.
     pub access_log: String,
-    /// The meshes under whose names metrics are served too; nothing for none.
+    /// Other meshes under whose names metrics are served as well. Empty means none.
     pub metrics_compat: String,
-    /// From which addresses metrics may be asked for; nothing for all.
+    /// The client addresses that may read metrics, as CIDRs separated by commas. Empty means all.
     pub scrape_from: String,
-    /// Seconds for which containers without a `preStop` hook wait before SIGTERM; 0 for none.
+    /// How many seconds containers without a `preStop` hook wait before SIGTERM; 0 means no wait.
     pub pre_stop_sleep: u32,
     /// Whether `leno trace-request --bodies` may show the first 4 KiB of bodies.
     pub tap_bodies: bool,
 }
 
-/// The kind of container that a proxy runs as.
+/// The kind of container in which a proxy runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -398,7 +401,7 @@ pub enum Shape {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Webhook {
-    /// What happens to pods while no controller answers.
+    /// What happens to pods that should have a proxy while no controller answers.
     pub failure_policy: FailurePolicy,
 }
 
