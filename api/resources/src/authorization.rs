@@ -35,74 +35,87 @@ pub const KEY_SET_KEY: &str = "jwks.json";
 /// How far clocks may differ if the policy does not say it.
 const CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// Which clients may connect to the workloads that it is attached to, and what they may request,
+/// Which clients may connect to the workloads to which the policy is attached, and what they may request,
 /// `leno.dev/v1alpha1`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuthorizationPolicy {
     /// Its name, labels and annotations.
     pub metadata: Metadata,
-    /// What it says.
+    /// The targets, the action and the rules.
     pub spec: AuthorizationPolicySpec,
     /// What controllers report about it.
     pub status: Option<PolicyStatus>,
 }
 
-/// The parts of an [`AuthorizationPolicy`].
+/// The workloads to which the policy applies, what it does, and the clients and requests that match. The proxies of
+/// these workloads enforce it. It requires `targetRefs` or `selector`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorizationPolicySpec {
-    /// What the policy applies to, in its namespace: Workloads, the workloads behind Services or
-    /// their ports, or the Namespace itself. In the control plane's namespace also the Mesh.
+    /// The objects to which the policy applies, from 1 to 16: Workloads of the policy's namespace, the workloads
+    /// behind Services or one of their ports, or the Namespace itself; in the namespace of the control plane also the
+    /// Mesh, whose name is `mesh`. Must be left out if there is a `selector`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub target_refs: Vec<PolicyTarget>,
-    /// Instead of `targetRefs`: the workloads of its namespace with these labels.
+    /// Selects the workloads of the policy's namespace to which the policy applies by their labels. Must be left out
+    /// if there are `targetRefs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<WorkloadSelector>,
-    /// What the policy does with clients and requests that match. The default is Allow.
+    /// What the policy does with connections and requests that match a rule. `Allow`, the default: permits them, and
+    /// denies all others to the same port that no Allow policy permits. `Deny`: denies them, whatever other policies
+    /// permit. `Audit`: counts and logs them. `External`: permits them only if the service `external` permits them as
+    /// well, after all other policies have.
     pub action: AuthorizationAction,
-    /// The policy matches if one of these matches. An allow policy without rules permits nothing.
+    /// The rules, at most 64. A connection or request matches the policy if it matches one of them; `{}` matches
+    /// everything. An Allow policy without rules permits nothing; other policies need at least one.
     pub rules: Vec<AuthorizationRule>,
-    /// If any: the policy matches only requests with a valid token of a user, of one of these
-    /// issuers.
+    /// Issuers of tokens of users, at most 8. If there are any, only requests with a valid JSON Web Token of one of
+    /// them match. By default a request needs no token. Not with the actions Deny and External.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenIssuerSpec>,
-    /// The service that decides on requests that match. For the action External, which needs it.
+    /// The service that decides on requests that match. Required for the action External, and rejected for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalSpec>,
 }
 
-/// An issuer of tokens: JSON Web Tokens with a signature by one of its keys.
+/// An issuer of JSON Web Tokens. Exactly one of `jwks`, `jwksUrl`, `jwksConfigMap` and `jwksSecret` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenIssuerSpec {
-    /// The claim `iss` of its tokens.
+    /// The issuer of the tokens, which their claim `iss` must equal. Required.
     pub issuer: String,
-    /// The claim `aud` has one of these.
+    /// The audiences of which a token's claim `aud` must name one, from 1 to 64. They keep out tokens that were
+    /// issued for another service.
     pub audiences: Vec<String>,
-    /// Its public keys, the JSON of a JWK set (RFC 7517), without private parts.
+    /// The public keys of the issuer, as the JSON of a JWK set (RFC 7517): at most 64 keys and 64 KiB; RSA from 2048
+    /// bits, EC with P-256 or P-384, or Ed25519. A set with a private or shared key is rejected.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub jwks: String,
-    /// Instead of `jwks`: the URL of the set, from which the control plane fetches it again and again. The origin must
-    /// be in the annotation `leno.dev/keys-from` of the control plane's Namespace.
+    /// The http or https URL of the issuer's JWK set, instead of `jwks`. The control plane fetches it every 30
+    /// seconds. The annotation `leno.dev/keys-from` of the control plane's Namespace must name its origin. Until the
+    /// set has been fetched, no token of the issuer is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwks_url: Option<String>,
-    /// Instead of `jwks`: a ConfigMap of the policy's namespace that has the set as `jwks.json`. A change of it holds at
-    /// once.
+    /// The name of a ConfigMap of the policy's namespace that has the JWK set under the key `jwks.json`, instead of
+    /// `jwks`. Changes take effect at once. While it is missing or invalid, no token of the issuer is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwks_config_map: Option<String>,
-    /// Instead of `jwks`: a Secret of the policy's namespace that has the set as `jwks.json`. In a cluster a Role has to let
-    /// the control plane read it. A change of it holds at once.
+    /// The name of a Secret of the policy's namespace that has the JWK set under the key `jwks.json`, instead of
+    /// `jwks`. In a cluster, a Role must permit the control plane to list and watch it. Changes take effect at once.
+    /// While it is missing or invalid, no token of the issuer is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwks_secret: Option<String>,
-    /// The header of requests that carries the token. The default is Authorization, after `Bearer`.
+    /// The name of the request header that carries the token. By default the token follows `Bearer` in Authorization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// How far the clocks of the issuer and of the proxies may differ, 5m at most. The default is 30s.
+    /// How far the clocks of the issuer and of the proxies may differ when the times of a token are checked. The
+    /// default is 30s; at most 5m.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_skew: Option<Duration>,
-    /// Claims of valid tokens that the application gets as headers. What clients send under these names never reaches it.
+    /// The claims of valid tokens that the application gets as request headers, at most 64. The proxy removes headers
+    /// of these names that clients send.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claim_headers: Vec<ClaimHeaderSpec>,
 }
@@ -119,65 +132,68 @@ pub fn only_keys(secret: &mut Secret) {
     secret.data = keys.map(|keys| [(KEY_SET_KEY.to_owned(), keys)].into());
 }
 
-/// A header with the value of a claim.
+/// A request header with the value of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimHeaderSpec {
-    /// Its name.
+    /// The name of the header. Headers of connections, `host` and names that begin with `leno-` are rejected.
     pub name: String,
-    /// The name of the claim. Dots lead to claims within claims.
+    /// The name of the claim. Dots separate the names of nested claims, such as `realm_access.roles`.
     pub claim: String,
 }
 
-/// A claim of the token.
+/// A condition on a claim of the token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimSpec {
-    /// Its name. Dots lead to claims within claims.
+    /// The name of the claim. Dots separate the names of nested claims, such as `realm_access.roles`.
     pub name: String,
-    /// One of these is the claim, or an element of it. By default the claim need only be there.
+    /// The values of which the claim, or an element of it if it is a list, must equal one; at most 64. By default the
+    /// token need only have the claim.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
-/// Workloads by their labels.
+/// Selects workloads by their labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadSelector {
-    /// All of them; every workload of the namespace where empty.
+    /// The labels that a workload must have, with these values. `{}` selects all workloads of the namespace.
     pub match_labels: BTreeMap<String, String>,
 }
 
-/// What a policy does with a match.
+/// What a policy does with connections and requests that match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum AuthorizationAction {
-    /// Permits it, and denies everything that no allow policy of the same port permits.
+    /// Permits them, and denies all others to the same port that no Allow policy permits.
     #[default]
     Allow,
-    /// Denies it, whatever allow policies say.
+    /// Denies them, whatever other policies permit.
     Deny,
-    /// Counts and logs it.
+    /// Counts and logs them.
     Audit,
-    /// Permits it only if the service `external` does too, once the other policies have permitted it.
+    /// Permits them only if the service `external` permits them as well, after all other policies have.
     External,
 }
 
-/// One rule: a client of `from`, a request of `to`, and the claims of its token.
+/// A rule, which matches if its `from`, its `to` and its `claims` all match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorizationRule {
-    /// The client matches one of these. By default every client does, with an identity or without.
+    /// The clients, at most 64 entries, of which one must match. By default all clients match, with an identity or
+    /// without. An empty list is rejected.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
     pub from: Vec<ClientSpec>,
-    /// The connection or request matches one of these. By default each does.
+    /// The connections and requests, at most 64 entries, of which one must match. By default all match. An empty list
+    /// is rejected.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
     pub to: Vec<RequestSpec>,
-    /// Claims of the token. All of these must match. Only with `tokens`.
+    /// Conditions on claims of the token, at most 64. All of them must match. They require `tokens`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<ClaimSpec>,
 }
@@ -195,129 +211,145 @@ fn not_empty<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     Ok(list)
 }
 
-/// A client. Every field that is given must match; of the values of a field, one.
+/// A condition on the client. Every field that is set must match, and for a field with a list one of its values. At
+/// least one field is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientSpec {
-    /// SPIFFE IDs, exact or by prefix.
+    /// The SPIFFE IDs that match, exact or by prefix; at most 64. By default the client needs no identity.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub identities: Vec<SegmentSpec>,
-    /// Trust domains of the identity.
+    /// The trust domains whose identities match, at most 64. The default is the mesh's own if there are `namespaces`
+    /// or `serviceAccounts`, and otherwise every trust domain.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trust_domains: Vec<String>,
-    /// Namespaces of the identity; of the mesh's own trust domain unless `trustDomains` says otherwise.
+    /// The namespaces whose identities match, at most 64. Only in the mesh's own trust domain unless `trustDomains`
+    /// is set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
-    /// Service accounts, `NAMESPACE/NAME`, or `NAME` in the policy's namespace; of the mesh's own
-    /// trust domain unless `trustDomains` says otherwise.
+    /// The service accounts whose identities match, as `NAMESPACE/NAME`, or `NAME` for the policy's own namespace; at
+    /// most 64. Only in the mesh's own trust domain unless `trustDomains` is set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub service_accounts: Vec<String>,
-    /// Blocks of the client's address.
+    /// The blocks of client addresses that match, at most 64. They match clients with an identity and without.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ip_blocks: Vec<IpBlockSpec>,
-    /// Whether the client has no identity.
+    /// Whether only clients without an identity match. The default is false. Not together with conditions on an
+    /// identity.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unauthenticated: bool,
-    /// The time of the certificate that proves the identity.
+    /// Conditions on the validity of the certificate that proves the client's identity. All fields that are set must
+    /// match, and at least one is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<CertificateSpec>,
 }
 
-/// The time of a certificate. Every field that is given must match.
+/// Conditions on the validity of a certificate. Every field that is set must match. Each is a number of whole
+/// seconds, at least one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateSpec {
-    /// It began to hold at most this long ago.
+    /// The certificate became valid at most this long ago. Must be more than 5m, because certificates become valid 5m
+    /// before they are issued; in whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_age: Option<Duration>,
-    /// It began to hold at least this long ago.
+    /// The certificate became valid at least this long ago, in whole seconds. Must not be longer than `maxAge`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_age: Option<Duration>,
-    /// It holds at least this long from now.
+    /// The certificate stays valid for at least this long from now, in whole seconds. Must not be longer than
+    /// `maxLeft`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_left: Option<Duration>,
-    /// It holds at most this long from now.
+    /// The certificate stays valid for at most this long from now, in whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_left: Option<Duration>,
 }
 
-/// A text with segments between slashes: exactly one of these.
+/// A text that consists of segments between slashes: exactly one of `exact` and `prefix`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SegmentSpec {
-    /// The whole text.
+    /// The whole text, case-sensitive. Exactly one of `exact` and `prefix` is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact: Option<String>,
-    /// The text, or a text that continues it with a slash.
+    /// The beginning of the text, in whole segments and case-sensitive: `/admin` matches `/admin` and `/admin/x`, but
+    /// not `/administrator`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
 }
 
-/// A block of addresses.
+/// A block of IP addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpBlockSpec {
-    /// The addresses, such as 10.0.0.0/8.
+    /// The addresses of the block, in CIDR notation such as `10.0.0.0/8`.
     pub cidr: String,
-    /// Parts that do not belong to the block.
+    /// Parts of the block that do not match, in CIDR notation; at most 64. Each must be within `cidr`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<String>,
 }
 
-/// A connection or a request. Every field that is given must match; of the values of a field, one.
+/// A condition on a connection or a request. Every field that is set must match, and for a field with a list one of
+/// its values. At least one field is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RequestSpec {
-    /// Ports of the workload.
+    /// The ports of the workload that match, from 1 to 65535; at most 64. By default all ports match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<u16>,
-    /// Methods, such as GET.
+    /// The HTTP methods that match, such as GET; at most 64. Allow policies compare them case-sensitively, others do
+    /// not. By default all methods match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
-    /// Hosts without port; `*.example.com` stands for every host below.
+    /// The hosts that match, in lower case and without a port; at most 64. `*.example.com` matches all hosts below
+    /// `example.com`. By default all hosts match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Paths without query, exact or by prefix.
+    /// The paths that match, without a query and without escapes; at most 64. Where a rule depends on the path,
+    /// requests with an ambiguous path, such as `/a/../b`, are denied. Not together with `grpc`. By default all paths
+    /// match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<SegmentSpec>,
-    /// Headers. All of these must match.
+    /// Conditions on request headers, at most 64. All of them must match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderSpec>,
-    /// Server names of TLS connections of the application, in the form of hosts.
+    /// The server names (SNI) of the application's own TLS connections that match, in the form of `hosts`; at most
+    /// 64. Not together with conditions on requests, because the proxy cannot read requests in such a connection.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub server_names: Vec<String>,
-    /// gRPC calls.
+    /// The gRPC calls that match, at most 64. Not together with `paths`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub grpc: Vec<GrpcSpec>,
 }
 
-/// A header.
+/// A condition on a request header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct HeaderSpec {
-    /// Its name.
+    /// The name of the header, case-insensitive. Use `hosts` for the host, and `from` for identities.
     pub name: String,
-    /// Its values. Every line of the header must have one of them in an Allow policy, any line in
-    /// others. By default the header need only be there.
+    /// The values to which the header is compared, case-sensitively; at most 64. In an Allow policy every line of the
+    /// header must have one of them, in other policies any line or any element of a list with commas. By default the
+    /// request need only have the header.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
-/// A gRPC call: the service, the method, or both.
+/// A gRPC call: its service, its method, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct GrpcSpec {
-    /// The service with its package, such as shop.v1.Cart.
+    /// The gRPC service with its package, such as `shop.v1.Cart`. By default every service matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// The method.
+    /// The method. By default every method matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
 }

@@ -21,30 +21,32 @@ const NAMED: [&str; 6] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily
 /// The time from which to search for a run, to check that a schedule ever has one: a leap year follows.
 const BEGINNING: DateTime = DateTime::constant(2024, 1, 1, 0, 0, 0, 0);
 
-/// Has the command of a workload run at set times, and end each time.
+/// Runs the command of a workload at set times, to completion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Cron {
-    /// Minute, hour, day of month, month and day of week, `*/5 * * * *`; with six fields the first is the
-    /// second; or `@hourly`.
+    /// The times, as `minute hour day-of-month month day-of-week`, such as `*/5 * * * *`; six fields begin with the
+    /// second. Or one of `@yearly`, `@annually`, `@monthly`, `@weekly`, `@daily` and `@hourly`. If both days are
+    /// restricted, either is enough. A schedule that never comes is rejected.
     pub schedule: Schedule,
-    /// The time zone of the schedule, `Europe/Berlin`; default: that of the machine.
+    /// The time zone of the schedule, such as `Europe/Berlin`. The default is the time zone of this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// What becomes of a run whose time comes while another one is under way.
+    /// What happens to a run whose time comes while another one is in progress. `Allow`, the default: both run, up to
+    /// 10. `Forbid`: it begins when the other one has ended. `Replace`: the other one is ended first.
     #[serde(default, skip_serializing_if = "ConcurrencyPolicy::is_default")]
     pub concurrency_policy: ConcurrencyPolicy,
-    /// How late a run may begin, because the machine slept or another run was under way; default: any
-    /// time later.
+    /// How many seconds late a run may begin, because the machine slept or another run was in progress. A later one
+    /// is skipped. By default a run may begin at any later time. From 1 to 31536000, which is a year.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starting_deadline_seconds: Option<u32>,
-    /// Whether no run begins.
+    /// Whether no further runs begin. The default is false. Runs in progress continue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
 }
 
-/// What becomes of a run whose time comes while another one is under way.
+/// What happens to a run whose time comes while another one is in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum ConcurrencyPolicy {
@@ -57,7 +59,7 @@ pub enum ConcurrencyPolicy {
     Replace,
 }
 
-/// Times, as cron writes them.
+/// Times in the syntax of cron.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     written: String,

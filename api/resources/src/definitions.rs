@@ -70,7 +70,7 @@ fn definitions() -> Vec<Definition> {
             kind: "RateLimitPolicy",
             plural: "ratelimitpolicies",
             short: "rlp",
-            about: "How many requests the workloads that it is attached to take.",
+            about: "Limits how many requests the workloads to which it is attached accept.",
             columns: &OF_POLICIES,
             spec: schema_of::<RateLimitPolicySpec>(),
             status: Some(policy_status()),
@@ -79,8 +79,8 @@ fn definitions() -> Vec<Definition> {
             kind: "AuthorizationPolicy",
             plural: "authorizationpolicies",
             short: "azp",
-            about: "Which clients may connect to the workloads that it is attached to, and what they \
-                    may request.",
+            about: "Decides which clients may connect to the workloads to which it is attached, \
+                    and what they may request.",
             columns: &OF_AUTHORIZATION,
             spec: schema_of::<AuthorizationPolicySpec>(),
             status: Some(policy_status()),
@@ -89,8 +89,8 @@ fn definitions() -> Vec<Definition> {
             kind: "TrafficPolicy",
             plural: "trafficpolicies",
             short: "tp",
-            about: "How clients treat what it is attached to: retries, timeouts, limits, balancing, \
-                    ejection, hedging, faults.",
+            about: "Sets how clients treat the Services and routes to which it is attached: \
+                    retries, timeouts, hedging, limits, ejection, balancing and faults.",
             columns: &OF_POLICIES,
             spec: schema_of::<TrafficPolicySpec>(),
             status: Some(policy_status()),
@@ -99,7 +99,8 @@ fn definitions() -> Vec<Definition> {
             kind: "PodExemption",
             plural: "podexemptions",
             short: "pex",
-            about: "Which pods may set less than their namespace says.",
+            about: "Permits some pods of its namespace to loosen settings that the namespace or \
+                    the mesh requires.",
             columns: &[SETTINGS],
             spec: schema_of::<PodExemptionSpec>(),
             status: None,
@@ -108,7 +109,7 @@ fn definitions() -> Vec<Definition> {
             kind: "Workload",
             plural: "workloads",
             short: "wl",
-            about: "A local process, or a machine outside of Kubernetes.",
+            about: "A set of processes that `leno up` runs, or a machine outside of Kubernetes.",
             columns: &[REPLICAS],
             spec: schema_of::<WorkloadSpec>(),
             status: Some(schema_of::<WorkloadStatus>()),
@@ -184,27 +185,40 @@ impl Definition {
 
 /// The schema of `PolicyStatus`, with the bounds of GEP-713 and of Kubernetes' conditions.
 fn policy_status() -> Value {
-    let text = |most: u32| json!({"type": "string", "maxLength": most});
     let condition = json!({
         "type": "object",
-        "description": "Whether the policy is accepted, or what it says is sent to proxies, and why not.",
+        "description": "One condition of the policy: `Accepted` (it applies to the target), \
+                        `ResolvedRefs` (what it refers to exists) or `Programmed` (proxies have been sent it).",
         "required": ["type", "status", "reason", "message", "lastTransitionTime"],
         "properties": {
-            "type": text(316),
-            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-            "reason": text(1_024),
-            "message": text(32_768),
-            "lastTransitionTime": {"type": "string", "format": "date-time"},
-            "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
+            "type": bounded_text(316, "The type: `Accepted`, `ResolvedRefs` or `Programmed`."),
+            "status": {
+                "type": "string", "enum": ["True", "False", "Unknown"],
+                "description": "Whether the condition holds.",
+            },
+            "reason": bounded_text(1_024, "The reason for the status, as one word for programs."),
+            "message": bounded_text(32_768, "The reason for the status, as a text for people."),
+            "lastTransitionTime": {
+                "type": "string", "format": "date-time",
+                "description": "When the status changed last.",
+            },
+            "observedGeneration": {
+                "type": "integer", "format": "int64", "minimum": 0,
+                "description": "The `metadata.generation` of the policy that was judged.",
+            },
         },
     });
     let target = json!({
         "type": "object",
-        "description": "What the policy is attached to.",
+        "description": "The target of the policy to which this entry applies.",
         "required": ["name"],
         "properties": {
-            "group": text(253), "kind": text(63), "namespace": text(63), "name": text(253),
-            "sectionName": text(253), "port": {"type": "integer"},
+            "group": bounded_text(253, "The API group of the target."),
+            "kind": bounded_text(63, "The kind of the target."),
+            "namespace": bounded_text(63, "The namespace of the target, which is the policy's own."),
+            "name": bounded_text(253, "The name of the target."),
+            "sectionName": bounded_text(253, "The port or rule of the target, if the policy names one."),
+            "port": {"type": "integer", "description": "A port number. Leno does not set it."},
         },
     });
     let ancestor = json!({
@@ -212,8 +226,9 @@ fn policy_status() -> Value {
         "required": ["ancestorRef", "controllerName"],
         "properties": {
             "ancestorRef": target,
-            "controllerName": text(253),
+            "controllerName": bounded_text(253, "The writer of the entry; Leno's is `leno.dev/controller`."),
             "conditions": {
+                "description": "The conditions of the policy for this target, at most 8.",
                 "type": "array", "maxItems": 8, "items": condition,
                 "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
             },
@@ -221,13 +236,18 @@ fn policy_status() -> Value {
     });
     json!({
         "type": "object",
-        "description": "What the control plane has made of the policy.",
+        "description": "Whether the policy takes effect, as the control plane reports it.",
         "required": ["ancestors"],
         "properties": {"ancestors": {
             "type": "array", "maxItems": 16, "items": ancestor,
-            "description": "One entry a target; those that fail first.",
+            "description": "One entry per target and controller, at most 16; failing targets first.",
         }},
     })
+}
+
+/// The schema of a text of at most `most` characters.
+fn bounded_text(most: u32, description: &str) -> Value {
+    json!({"type": "string", "maxLength": most, "description": description})
 }
 
 /// The schema of a type in the form that Kubernetes requires ("structural": every value has one
@@ -250,8 +270,9 @@ fn make_structural(schema: &mut Value) {
     }
     one_of_them(fields);
     if let Some(Value::String(text)) = fields.get_mut("description") {
-        // Removes the brackets of links between doc comments.
-        *text = text.replace("[`", "`").replace("`]", "`");
+        // Removes the brackets of links between doc comments, and their line breaks: `kubectl explain` would keep them
+        // when it wraps the text to the width of a terminal.
+        *text = text.replace("[`", "`").replace("`]", "`").replace('\n', " ");
     }
     if let Some(Value::Array(types)) = fields.get("type") {
         let given = types.iter().find(|kind| *kind != "null").expect("more than null").clone();

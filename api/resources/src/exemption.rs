@@ -10,24 +10,28 @@ use crate::metadata::Metadata;
 /// every pod that is created.
 pub const MAX_EXEMPTIONS: usize = 64;
 
-/// Lets pods of its namespace set less than the namespace says, `leno.dev/v1alpha1`. Who may write it is decided by
-/// RBAC: Kubernetes' own roles `edit` and `admin` do not include it.
+/// Permits pods of its namespace to set less than the namespace or the mesh requires, `leno.dev/v1alpha1`. RBAC
+/// decides who may write it: Kubernetes' own roles `edit` and `admin` do not include it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodExemption {
     /// Its name, labels and annotations.
     pub metadata: Metadata,
-    /// What it says.
+    /// The pods and the settings.
     pub spec: PodExemptionSpec,
 }
 
-/// The parts of a [`PodExemption`].
+/// The pods that are exempt, and the settings that they may loosen. The first 64 exemptions of a namespace take
+/// effect, in the order of their names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PodExemptionSpec {
-    /// Which pods of the namespace.
+    /// The pods of the namespace that are exempt.
     pub selector: PodSelector,
-    /// What they may set for themselves.
+    /// The settings that these pods may loosen by their own annotation or label `leno.dev/<setting>`. `inject`: have
+    /// no proxy. `capture`: use another capture than the namespace. `mtls`: accept plaintext. `egress`: connect to
+    /// destinations outside of the mesh. At least one, and each once. `inject` and `capture` apply to pods that are
+    /// created later, `mtls` and `egress` also to running pods.
     pub settings: Vec<ExemptSetting>,
 }
 
@@ -36,7 +40,7 @@ pub struct PodExemptionSpec {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSelector {
-    /// All of them; every pod of the namespace where empty.
+    /// The labels that a pod must have, with these values. `{}` selects all pods of the namespace.
     pub match_labels: BTreeMap<String, String>,
 }
 
@@ -49,9 +53,9 @@ pub enum ExemptSetting {
     Inject,
     /// How its connections are captured.
     Capture,
-    /// Whether it serves plaintext.
+    /// Whether it accepts plaintext.
     Mtls,
-    /// Whether it may call what the mesh does not know.
+    /// Whether it may connect to destinations outside of the mesh.
     Egress,
 }
 

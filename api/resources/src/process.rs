@@ -12,59 +12,61 @@ pub(crate) const MAX_SECONDS: u32 = 3600;
 /// The largest number of consecutive results that a probe may require.
 pub(crate) const MAX_THRESHOLD: u32 = 100;
 
-/// Asks an instance whether it is well, with the fields of a Kubernetes probe. Exactly one of the first
-/// four says how.
+/// Checks an instance, with the fields of a Kubernetes probe. Exactly one of `httpGet`, `grpc`, `tcpSocket` and
+/// `exec` is required. A probe bypasses the proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Probe {
-    /// An HTTP request, well if it is answered with a status from 200 to 399.
+    /// Probes with an HTTP/1.1 request. It succeeds if the status is from 200 to 399.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_get: Option<HttpGet>,
-    /// A call of `grpc.health.v1.Health/Check`, well if it is answered with `SERVING`.
+    /// Probes with a call of `grpc.health.v1.Health/Check`. It succeeds if the answer is `SERVING`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcCheck>,
-    /// A TCP connection, well if it is accepted.
+    /// Probes with a TCP connection. It succeeds if the connection is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocket>,
-    /// A command that runs as the workload, well if it exits with 0.
+    /// Probes with a command that runs as the workload. It succeeds if it exits with 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecCommand>,
-    /// Seconds from the start of the process to the first probe.
+    /// How many seconds after the start of the program the first probe is sent. The default is 0; at most 3600.
     #[serde(
         default,
         skip_serializing_if = "is_zero",
         deserialize_with = "number::<_, 0, MAX_SECONDS>"
     )]
     pub initial_delay_seconds: u32,
-    /// Seconds between two probes.
+    /// How many seconds pass between two probes. The default is 10; from 1 to 3600. Before an instance is ready for
+    /// the first time, readiness is probed more often.
     #[serde(default = "default_period", deserialize_with = "number::<_, 1, MAX_SECONDS>")]
     pub period_seconds: u32,
-    /// Seconds that an answer may take.
+    /// How many seconds a probe may take before it fails. The default is 1; from 1 to 3600.
     #[serde(default = "one", deserialize_with = "number::<_, 1, MAX_SECONDS>")]
     pub timeout_seconds: u32,
-    /// Successes in a row that make it well again.
+    /// How many probes must succeed in a row until the instance counts as good again. The default is 1; from 1 to
+    /// 100, and only 1 for liveness.
     #[serde(default = "one", deserialize_with = "number::<_, 1, MAX_THRESHOLD>")]
     pub success_threshold: u32,
-    /// Failures in a row that count.
+    /// How many probes must fail in a row until the instance counts as failed. The default is 3; from 1 to 100.
     #[serde(default = "default_failures", deserialize_with = "number::<_, 1, MAX_THRESHOLD>")]
     pub failure_threshold: u32,
 }
 
-/// A request of HTTP/1.1.
+/// An HTTP/1.1 request without TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpGet {
-    /// The path, with its query.
+    /// The path of the request with its query, such as `/ready`. The default is `/`.
     #[serde(default = "root_path")]
     pub path: String,
-    /// A number, or the name of a port of the workload.
+    /// The port, as a number from 1 to 65535 or as the name of a port of the workload.
     pub port: PortRef,
-    /// `HTTP` alone.
+    /// The scheme. Only `HTTP` is accepted; use `exec` with a command such as `curl -k` for HTTPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheme: Option<Scheme>,
-    /// Headers, such as `Host`.
+    /// Additional headers of the request, such as `Host`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub http_headers: Vec<HttpHeader>,
 }
@@ -76,7 +78,7 @@ pub enum Scheme {
     /// Without TLS.
     #[serde(rename = "HTTP")]
     Http,
-    /// With TLS: known, so that the refusal says what to do.
+    /// With TLS. It is parsed so that the error can name the remedy.
     #[serde(rename = "HTTPS")]
     Https,
 }
@@ -85,63 +87,65 @@ pub enum Scheme {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HttpHeader {
-    /// Its name.
+    /// The name of the header.
     pub name: String,
-    /// Its value.
+    /// The value of the header, without line breaks.
     pub value: String,
 }
 
-/// The health service of gRPC.
+/// A call of the health service of gRPC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GrpcCheck {
-    /// A number, or the name of a port of the workload.
+    /// The port, as a number from 1 to 65535 or as the name of a port of the workload.
     pub port: PortRef,
-    /// The service that is asked for; empty for the whole server.
+    /// The gRPC service whose health is requested. By default the health of the whole server is requested.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service: String,
 }
 
-/// A port that accepts connections.
+/// A TCP connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TcpSocket {
-    /// A number, or the name of a port of the workload.
+    /// The port, as a number from 1 to 65535 or as the name of a port of the workload.
     pub port: PortRef,
 }
 
-/// A command that is run beside the application, or before it.
+/// A command that runs beside the program or before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExecCommand {
-    /// Program and arguments.
+    /// The program and its arguments. They are not interpreted by a shell.
     pub command: Vec<String>,
 }
 
-/// What must have happened to another workload.
+/// What must have happened to another workload before an instance starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Dependency {
-    /// How far all of its instances must have come.
+    /// The state that all instances of the other workload must have reached: `started` (its programs run), `ready`
+    /// (the default: they get traffic) or `completed` (they have exited with 0). A completed instance counts as
+    /// ready.
     #[serde(default)]
     pub condition: DependencyCondition,
 }
 
-/// How far a workload has come.
+/// The state that a workload must have reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DependencyCondition {
-    /// Its processes have been started.
+    /// Its programs have been started.
     Started,
-    /// It takes traffic.
+    /// Its instances get traffic.
     #[default]
     Ready,
-    /// Its processes have exited with 0.
+    /// Its programs have exited with 0.
     Completed,
 }
 
-/// When a process that ended is started again.
+/// When a program that has exited is started again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -155,45 +159,49 @@ pub enum RestartPolicy {
     Never,
 }
 
-/// What a process may use.
+/// Limits on the resources of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessResources {
-    /// At most.
+    /// The limits, for all processes of one instance together without its proxy. A resource that is left out is not
+    /// limited.
     #[serde(default)]
     pub limits: ResourceLimits,
 }
 
-/// The most that all processes of one instance may use, its proxy left out.
+/// Limits for all processes of one instance together, without its proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ResourceLimits {
-    /// CPUs: `500m` or `0.5` is half of one.
+    /// How much CPU time the instance may use, in CPUs: `500m` or `0.5` is half of one CPU. At least 10m. At the
+    /// limit it is slowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuQuantity>,
-    /// Bytes: `256Mi`.
+    /// How much memory the instance may use, in bytes or with a unit, such as `256Mi`. At least 1Mi. A process that
+    /// exceeds the limit is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryQuantity>,
 }
 
-/// Thousandths of a CPU.
+/// An amount of CPU time, in thousandths of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuQuantity(pub u32);
 
-/// Bytes.
+/// An amount of memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryQuantity(pub u64);
 
-/// A file or directory of this machine that an instance sees at another place.
+/// A file or directory of this machine that an instance sees at another path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// The file or directory, relative to the document's own directory.
+    /// The file or directory of this machine, which must exist. A relative path starts at the document's directory.
     pub path: String,
-    /// Where the instance sees it: an absolute path that exists.
+    /// The path at which the instance sees it: an absolute path that exists, and that does not hide `/proc`, `/sys`
+    /// or files of Leno in `/etc`.
     pub mount_path: String,
-    /// Whether the instance may not write to it.
+    /// Whether the instance must not write to it. The default is false. It does not apply to mounts below `path`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
 }
@@ -211,7 +219,7 @@ pub enum PortRef {
     Name(String),
 }
 
-/// The name of a signal, `SIGQUIT`.
+/// The name of a signal, such as `SIGQUIT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopSignal(pub &'static str);
 

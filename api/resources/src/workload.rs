@@ -32,93 +32,108 @@ pub struct Workload {
     pub status: Option<WorkloadStatus>,
 }
 
-/// What a workload runs and serves.
+/// The processes that `leno up` runs, what they need, and the ports on which they serve. A relative path starts at
+/// the directory of the document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadSpec {
-    /// The service account that its identity names.
+    /// The name of the service account in the SPIFFE ID of the workload. The default is `default`.
     #[serde(default = "default_service_account")]
     pub service_account: String,
-    /// The number of instances: 1 by default, at most 250.
+    /// The number of instances. The default is 1; from 0 to 250. 0 runs none.
     #[serde(default = "default_replicas", deserialize_with = "number::<_, 0, MAX_REPLICAS>")]
     pub replicas: u32,
-    /// The program and its arguments.
+    /// The program and its arguments. They are not interpreted by a shell.
     pub command: Vec<String>,
-    /// Environment variables of the program.
+    /// Environment variables of the program. They take precedence over `envFile` and `inheritEnv`. By default the
+    /// program gets only a few of the variables of `leno up`, such as PATH and HOME.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Files with lines `NAME=VALUE`, relative to the document's directory; `env` takes precedence.
+    /// Files with lines `NAME=VALUE` that set environment variables of the program, each at most 1 MiB. A relative
+    /// path starts at the document's directory. `env` takes precedence. They are read at each start of the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_file: Vec<String>,
-    /// Variables that are copied from the environment of `leno up`: a name, `PREFIX_*`, or `*` for all.
+    /// The environment variables of `leno up` that the program gets as well: a name, the beginning of names
+    /// (`AWS_*`), or `*` for all. `env` and `envFile` take precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inherit_env: Vec<String>,
-    /// The directory that is its root file system, `/`, relative to the document's directory; default: this
-    /// machine's own.
+    /// The directory that the program sees as `/`, relative to the document's directory. It is not copied, and does
+    /// not confine the program. By default the program sees the file system of this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
-    /// The working directory of the program, relative to the document's directory; with a `root` an absolute
-    /// path in it.
+    /// The working directory of the program, relative to the document's directory, which is the default. With `root`
+    /// it must be an absolute path in that directory, and the default is `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
-    /// The ports that the program listens on.
+    /// The ports on which the program listens, at most 100. A workload with ports gets a Service of its own name if
+    /// there is none. Ports 15001, 15006 and 15020 belong to the proxy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<WorkloadPort>,
-    /// The user that it runs as; default: the user who started `leno up`.
+    /// The user as which the program runs, a name or a number. The default is the user who started `leno up`, also by
+    /// `sudo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Account>,
-    /// The group that it runs as; default: the user's own.
+    /// The group as which the program runs, a name or a number. The default is the group of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Account>,
-    /// Files and directories that it sees at other places.
+    /// Files and directories of this machine that the program sees at other paths, at most 50.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
-    /// What it may use.
+    /// Limits on the CPU time and memory of an instance. By default there are none.
     #[serde(default, skip_serializing_if = "ProcessResources::is_empty")]
     pub resources: ProcessResources,
-    /// Commands that run before it, one after the other; each must exit with 0.
+    /// Commands that run before the program, in the same environment, one after the other, at most 50. Each must exit
+    /// with 0. If one fails, `restart` decides whether it runs again. They run once for each start of the instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init: Vec<ExecCommand>,
-    /// Has it run at set times, and end each time.
+    /// Runs the program at set times, to completion. Such a workload gets no traffic: it must not have `ports`,
+    /// `readiness` or `liveness`. By default the program runs all the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<Cron>,
-    /// When it is started again after its end.
+    /// When the program is started again after it has exited: `always` (the default), `on-failure` (unless it exited
+    /// with 0) or `never`. The wait before a restart is 1s, 2s, 4s, up to 30s.
     #[serde(default, skip_serializing_if = "RestartPolicy::is_default")]
     pub restart: RestartPolicy,
-    /// The signal that asks it to end; default: SIGTERM.
+    /// The signal that tells the program to exit, as a name or number, such as SIGQUIT. The default is SIGTERM.
+    /// SIGKILL and SIGSTOP are rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<StopSignal>,
-    /// How long it may take to end; default: `--grace` of `leno up`.
+    /// How long the program may take to exit after the stop signal, at most 24h. Then it is killed with all its child
+    /// processes. The default is `--grace` of `leno up`, which is 10s by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_period: Option<Duration>,
-    /// Workloads that come first, by name or `namespace/name`.
+    /// The workloads that must have started first, by name, or by `namespace/name`; at most 50. Each start of an
+    /// instance waits for them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub depends_on: BTreeMap<String, Dependency>,
-    /// Whether it takes traffic; default: once it listens on its ports.
+    /// A probe that decides whether an instance gets traffic. An instance whose probe fails is not restarted. By
+    /// default an instance gets traffic when it listens on all its ports, or after 5s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness: Option<Probe>,
-    /// Whether it is alive; if not, it is started again.
+    /// A probe that decides whether the program works. If it fails, the program is stopped and started again. Its
+    /// `successThreshold` must be 1. By default the program is only started again after it has exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness: Option<Probe>,
 }
 
-/// One port of a workload.
+/// A port on which the program listens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPort {
-    /// Its name; may be empty if the workload has no other port.
+    /// The name of the port. It may be left out if the workload has only one port.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Its number.
+    /// The number of the port, from 1 to 65535. Each number must be unique.
     #[serde(deserialize_with = "port")]
     pub port: u16,
-    /// The protocol, as in a Kubernetes `Service`. Without it proxies detect the protocol.
+    /// The protocol that the port carries, with the values of a Kubernetes Service. By default the proxies detect it
+    /// from the first bytes of a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
-    /// A port of this machine that is forwarded to this port: `8080` on 127.0.0.1, or an address with a
-    /// port, such as `0.0.0.0:8080`.
+    /// The port of this machine that leads to this port, without a proxy: `8080` listens on 127.0.0.1, `0.0.0.0:8080`
+    /// on all IPv4 addresses. By default there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<PublishedPort>,
 }
@@ -185,30 +200,30 @@ impl schemars::JsonSchema for PublishedPort {
     }
 }
 
-/// The running instances.
+/// The running instances of the workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorkloadStatus {
-    /// The running instances, by ascending number.
+    /// The running instances, in ascending order of their numbers.
     #[serde(default)]
     pub instances: Vec<InstanceStatus>,
 }
 
-/// One running instance.
+/// A running instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InstanceStatus {
-    /// `<workload>-<number>`.
+    /// The name of the instance, `<workload>-<number>`. Numbers start at 0.
     pub name: String,
-    /// Its addresses.
+    /// The IP addresses of the instance. No other instance may have the same.
     pub addresses: Vec<IpAddr>,
-    /// Whether it has a proxy.
+    /// Whether the instance has a proxy. The default is false.
     #[serde(default)]
     pub meshed: bool,
-    /// Whether it accepts traffic.
+    /// Whether the instance accepts traffic. The default is false.
     #[serde(default)]
     pub ready: bool,
-    /// Whether it is terminating.
+    /// Whether the instance is about to exit, so that it gets no new requests. The default is false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ending: bool,
     /// Set if the instance is a pod. Never read from a document: only the source that read the pod from the

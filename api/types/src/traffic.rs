@@ -252,7 +252,7 @@ pub enum HashOn {
     Header(Arc<str>),
     /// The value of a cookie.
     Cookie(Arc<str>),
-    /// The client's address.
+    /// The name of the workload that sends the request.
     Source,
 }
 

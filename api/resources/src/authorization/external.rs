@@ -16,46 +16,53 @@ const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExternalSpec {
-    /// The service. Its proxies see the workload that the policy is for as their client.
+    /// The port of the Service that decides. The proxy calls it with the identity of the workload to which the policy
+    /// applies, so the policies of that Service must permit this client.
     pub backend_ref: AuthorizerRef,
-    /// How it is asked: Grpc, by Envoy's protocol (`envoy.service.auth.v3.Authorization`), or Http, by a request with
-    /// the method, the path and headers of the one that it decides on. The default is Grpc.
+    /// The protocol between proxy and service. `Grpc`, the default: Envoy's `envoy.service.auth.v3.Authorization`.
+    /// `Http`: a request with the method, path and headers of the original; a status 2xx permits, 3xx and 4xx deny.
     pub protocol: AuthorizerProtocolSpec,
-    /// How long an answer may take, 10s at most. The default is 1s.
+    /// How long the service may take to decide. Then `onFailure` applies. The default is 1s; from 1ms to 10s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// What becomes of requests if there is no answer. The default is Deny.
+    /// What happens to a request if the service does not decide, because it cannot be reached, fails or takes too
+    /// long. `Deny`, the default: the client gets 503. `Allow`: the request is permitted.
     pub on_failure: OnFailure,
-    /// What precedes the path in a request of Http, such as /check.
+    /// The text before the path of requests to the service, such as `/check`. It begins with a slash, does not end
+    /// with one, and has at most 256 characters. By default there is none. Only with the protocol Http.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_prefix: String,
-    /// Which headers go to the authorizer and come from it.
+    /// The headers that the service gets, and those of its answer that are used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<AuthorizerHeadersSpec>,
-    /// How much of the body of requests goes to the authorizer. By default nothing does.
+    /// How much of the request body the service gets. By default it gets none of it, and the body is not delayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<AuthorizerBodySpec>,
 }
 
-/// How much of the body of requests goes to an authorizer. The request waits until that much has come.
+/// How much of the request body an authorizer gets. The request is delayed until that much has arrived, for at most a
+/// minute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorizerBodySpec {
-    /// Most bytes of it, 65536 at most.
+    /// How many bytes of the body the service gets at most, from 1 to 65536. The request is delayed until the body or
+    /// that much of it has arrived; if that takes longer than a minute, the client gets 408.
     pub max_bytes: u32,
-    /// What becomes of requests with a longer body. The default is Deny: they are answered 413.
+    /// What happens to a request whose body is longer than `maxBytes`. `Deny`, the default: the client gets 413.
+    /// `Truncate`: the service gets the beginning of the body.
     pub on_larger: OnLarger,
-    /// With Grpc: the body is `raw_body`, so that it need not be a text.
+    /// Whether the body is sent as `raw_body`, which may contain any bytes, instead of `body`, which must be UTF-8.
+    /// The default is false: a request whose body is not UTF-8 is denied. Only with the protocol Grpc.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pack_as_bytes: bool,
 }
 
-/// What becomes of requests with a body that is longer than an authorizer gets.
+/// What happens to a request whose body is longer than the authorizer gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum OnLarger {
-    /// They are answered 413.
+    /// The client gets 413.
     #[default]
     Deny,
     /// The authorizer gets the beginning of the body.
@@ -67,50 +74,51 @@ pub enum OnLarger {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorizerRef {
-    /// The name of the Service.
+    /// The name of the Service. Required.
     pub name: String,
-    /// Its namespace. The default is the one of the policy.
+    /// The namespace of the Service. The default is the policy's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The port.
+    /// The port of the Service, from 1 to 65535. Required.
     pub port: u16,
 }
 
-/// How an authorizer is asked.
+/// The protocol between proxy and authorizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum AuthorizerProtocolSpec {
-    /// A call of gRPC.
+    /// A gRPC call.
     #[default]
     Grpc,
-    /// A request of HTTP.
+    /// An HTTP request.
     Http,
 }
 
-/// What becomes of requests that an authorizer does not decide on.
+/// What happens to a request on which the authorizer does not decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum OnFailure {
-    /// They are answered 503.
+    /// The client gets 503.
     #[default]
     Deny,
-    /// They are permitted.
+    /// The request is permitted.
     Allow,
 }
 
-/// Which headers go to an authorizer and come from it.
+/// The headers that an authorizer gets, and those of its answer that are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorizerHeadersSpec {
-    /// The headers of the request that the authorizer is sent. By default all of them.
+    /// The request headers that the service gets, at most 64. By default it gets all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<Vec<String>>,
-    /// The headers of its answer that are set on a permitted request. What clients send under these names never reaches
-    /// the application. By default none.
+    /// The headers of the service's answer that are set on a permitted request, at most 64. The proxy removes headers
+    /// of these names that clients send. By default none are set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub on_request: Vec<String>,
-    /// The headers of its answer that are added to the response to a permitted request. By default none.
+    /// The headers of the service's answer that are added to the response to a permitted request, at most 64. By
+    /// default none are added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub on_response: Vec<String>,
 }

@@ -10,10 +10,11 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/re
 const HEAD: &str = "\
 # Fields of Leno's resources
 
-Written by `make reference` from the types that parse the documents; the definitions in a cluster are made of the same
-types. All are `leno.dev/v1alpha1`. [The documents](../guide/documents.md) and [traffic policies](../guide/traffic.md) have
-examples. `[]` stands for each element of a list, `*` for each key of a map. A **bold** field is required where the object
-around it is given.
+Written by `make reference` from the types that parse the documents. The definitions in a cluster are generated from the same
+types, so `kubectl explain` prints the same texts. All resources are `leno.dev/v1alpha1`.
+[The documents](../guide/documents.md), [traffic policies](../guide/traffic.md) and [authorization](../guide/authorization.md)
+have examples. `[]` stands for each element of a list, `*` for each key of a map. A **bold** field is required if the object
+around it is present.
 ";
 /// Part of the pattern that schemas have for durations (`duration.rs`), by which durations are recognised.
 const DURATION: &str = "(h|m|s|ms)";
@@ -46,7 +47,7 @@ fn rows(page: &mut String, path: &str, schema: &Value) {
         let path = format!("{path}.{name}");
         let is_required = required.is_some_and(|names| names.iter().any(|one| one == name));
         let shown = if is_required { format!("**`{path}`**") } else { format!("`{path}`") };
-        let text = field["description"].as_str().unwrap_or_default().replace('\n', " ");
+        let text = field["description"].as_str().unwrap_or_default();
         writeln!(page, "| {shown} | {} | {} |", kind(field), text.replace('|', "\\|")).unwrap();
         let (mut path, mut inner) = (path, field);
         loop {
@@ -102,4 +103,12 @@ fn the_reference_has_the_fields_of_the_types() {
     }
     let there = std::fs::read_to_string(FILE).unwrap();
     assert!(there == page, "docs/reference/resources.md is out of date: make reference");
+}
+
+/// Regression: `kubectl explain` had no text for the fields of a policy's status.
+#[test]
+fn every_field_has_a_description() {
+    let page = page();
+    let without: Vec<&str> = page.lines().filter(|line| line.ends_with("|  |")).collect();
+    assert!(without.is_empty(), "{without:#?}");
 }
