@@ -25,13 +25,13 @@ pub struct ServiceLevelObjective {
 pub struct ServiceLevelObjectiveSpec {
     /// The target: a Workload, or a Service for the workloads behind it, in the same namespace.
     pub target_ref: PolicyTarget,
-    /// The time in which requests are counted, up to now. The default is 1h.
+    /// The time up to now in which requests are counted. The default is 1h; from 5m to 24h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
-    /// The percentage of requests that should succeed, such as 99.9.
+    /// The percentage of requests that should succeed, such as 99.9: above 0, and at most 99.9999.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_percent: Option<f64>,
-    /// The share of requests that should be answered in time.
+    /// The share of requests that should be answered in time. Required if there is no `successPercent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyObjective>,
 }
@@ -40,8 +40,8 @@ pub struct ServiceLevelObjectiveSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LatencyObjective {
-    /// The longest time from a request's head to the end of its response.
+    /// The longest time from a request's head to the end of its response; at least 1ms.
     pub below: Duration,
-    /// The percentage of requests that should take no longer, such as 99.
+    /// The percentage of requests that should take no longer, such as 99: above 0, and at most 99.9999.
     pub percent: f64,
 }

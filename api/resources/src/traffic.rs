@@ -117,7 +117,7 @@ pub struct RetriesSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retry_after: Option<Duration>,
     /// The retry budget, which bounds how much load retries and hedging add. Each retry and each additional copy
-    /// takes 1 from it, and is not sent if less than 1 is left.
+    /// takes 1 from it, and is not sent if less is left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetSpec>,
 }
@@ -208,7 +208,7 @@ pub struct HedgingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
     /// How many copies may be sent in addition to the first request. The default is 1; from 1 to 3. Each takes 1 from
-    /// `retries.budget`.
+    /// `retries.budget`, and is not sent if less is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
     /// Whether requests are also copied if their method is not idempotent, such as POST. The default is false.
@@ -253,7 +253,7 @@ pub struct LimitsSpec {
 pub struct EjectionSpec {
     /// How many requests must fail in a row to eject an endpoint. A failure is a status from 500 to 599, a gRPC
     /// status of UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE or DATA_LOSS, or a missing, late or broken
-    /// response. By default no number of them ejects. Must be more than 0.
+    /// response. By default failures in a row do not eject. Must be more than 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consecutive_failures: Option<u32>,
     /// Ejects endpoints that succeed less often than the other endpoints. By default endpoints are not compared. `{}`
@@ -272,7 +272,7 @@ pub struct EjectionSpec {
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "percent")]
     pub max_percent: Option<u8>,
     /// The percentage of endpoints that must be left. If fewer are left, ejected endpoints get requests, too, because
-    /// the cause is then probably not the endpoints. The default is 30; from 0 to 100.
+    /// then the cause is probably not the endpoints. The default is 30; from 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "percent")]
     pub panic_percent: Option<u8>,
 }
@@ -354,7 +354,8 @@ pub enum AlgorithmName {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct HashSpec {
-    /// The name of the header whose value is the key, at most 256 characters.
+    /// The name of the header whose value is the key, at most 256 characters. Without it, `cookie` or `source` is
+    /// required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
     /// The name of the cookie whose value is the key, at most 256 characters.
@@ -370,11 +371,11 @@ pub struct HashSpec {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct FaultsSpec {
-    /// Delays a random part of the requests before they are sent. By default none is delayed.
+    /// Delays a random part of the requests before they are sent. By default it delays none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelaySpec>,
-    /// Answers a random part of the requests instead of sending them. By default none is. Delay and abort are drawn
-    /// independently.
+    /// Answers a random part of the requests instead of sending them. By default it answers none. Delay and abort are
+    /// chosen independently of each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort: Option<AbortSpec>,
 }
@@ -395,7 +396,7 @@ pub struct DelaySpec {
 pub struct AbortSpec {
     /// The HTTP status of the answer, from 200 to 599. A gRPC call gets the corresponding gRPC status.
     pub status: u16,
-    /// The percentage of requests that are answered so: from 0 to 100, in steps of 0.0001.
+    /// The percentage of requests that are answered in this way: from 0 to 100, in steps of 0.0001.
     pub percent: f64,
 }
 
