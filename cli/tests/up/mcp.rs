@@ -196,7 +196,7 @@ fn what_mcp_does_not_understand_or_may_not_do_is_said() {
     for tool in ["down", "restart", "up", "exec", "cleanup", "identity"] {
         let answer = client.call(tool, &json!({}));
         let said = answer["error"]["message"].as_str().unwrap_or_default();
-        let wanted = "; there are stat, edges, routes, why, explain, authz, tap";
+        let wanted = ": use one of stat, edges, routes, why, explain, authz, tap";
         assert!(said.starts_with("there is no tool") && said.ends_with(wanted), "{answer}");
     }
     for (tool, arguments, why) in [
@@ -205,16 +205,16 @@ fn what_mcp_does_not_understand_or_may_not_do_is_said() {
         ("stat", json!({"since": "1s"}), "since"),
         ("stat", json!({"output": "table"}), "stat has no argument \"output\""),
         ("explain", json!({"client": "client"}), "request is missing"),
-        ("explain", json!({"client": "--file=/etc/shadow", "request": ["/"]}), "is no name"),
+        ("explain", json!({"client": "--file=/etc/shadow", "request": ["/"]}), "begins with '-'"),
         ("explain", json!({"client": "nothing", "request": ["http://web/"]}), "nothing"),
         ("authz", json!({"from": "client"}), "<REQUEST>"),
-        ("tap", json!({"workloads": []}), "workloads is an empty list"),
+        ("tap", json!({"workloads": []}), "workloads is an empty array"),
         (
             "tap",
             json!({"workloads": ["web"], "count": 101}),
-            "count is no whole number from 1 to 100",
+            "count is not an integer from 1 to 100",
         ),
-        ("tap", json!({"workloads": ["web"], "for": 31}), "for is no whole number from 1 to 30"),
+        ("tap", json!({"workloads": ["web"], "for": 31}), "for is not an integer from 1 to 30"),
     ] {
         let refused = client.refusal(tool, &arguments);
         assert!(refused.contains(why), "{tool} {arguments}: {refused}");

@@ -71,14 +71,22 @@ impl Caller {
 
     async fn answer(&self, tool: &Tool, given: &JsonObject) -> Result<Value, String> {
         let line = tool.command_line(given)?;
-        let _turn = self.calls.acquire().await.map_err(|_| "the server ends".to_owned())?;
+        let _turn = self
+            .calls
+            .acquire()
+            .await
+            .map_err(|_| "leno mcp is ending: start it again".to_owned())?;
         let printed = match timeout(LIMIT, self.run(tool.name, &line)).await {
             Ok(printed) => {
                 printed.map_err(|error| format!("cannot run leno {}: {error}", tool.name))?
             }
             // Dropping the future that waits for the process has killed the process.
             Err(_) => {
-                return Err(format!("leno {} took longer than {LIMIT:?}: ask for less", tool.name));
+                return Err(format!(
+                    "leno {} took longer than {LIMIT:?}: choose one namespace, or a \
+                                    shorter window",
+                    tool.name
+                ));
             }
         };
         printed.read(tool)
@@ -119,7 +127,7 @@ impl Printed {
     fn read(&self, tool: &Tool) -> Result<Value, String> {
         if self.answer.len() as u64 > MAX_ANSWER {
             return Err(
-                "the answer has more than 1 MiB: ask for one namespace, or use filter".to_owned()
+                "the answer is larger than 1 MiB: choose one namespace, or use filter".to_owned()
             );
         }
         let notes: Vec<&str> = self.notes.lines().collect();
@@ -138,7 +146,7 @@ impl Printed {
         let values = serde_json::Deserializer::from_slice(&self.answer).into_iter::<Value>();
         let mut values: Vec<Value> = values
             .collect::<Result<_, _>>()
-            .map_err(|error| format!("leno {} has not printed JSON: {error}", tool.name))?;
+            .map_err(|error| format!("leno {} printed no JSON: {error}", tool.name))?;
         let mut answer = match values.pop() {
             Some(Value::Object(object)) if values.is_empty() && tool.name != "tap" => object,
             Some(Value::Array(list)) if values.is_empty() => named(tool, list),

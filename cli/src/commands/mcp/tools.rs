@@ -69,12 +69,12 @@ const fn positional(
 const NAMESPACE: Parameter = option(
     "namespace",
     ParameterKind::Text,
-    "What concerns this namespace only; of a client or a workload, its namespace",
+    "Only this namespace. For explain and authz, the namespace of the client and the workload",
 );
 const SINCE: Parameter = option(
     "since",
     ParameterKind::Text,
-    "The time up to now, from the history, such as 10m; from 5s to 24h",
+    "Report on this much time up to now, from the history, such as 10m; from 5s to 24h",
 );
 const SORTS: &[&str] = &["name", "success", "rate", "p50", "p95", "p99", "bytes"];
 const FIGURES: &[Parameter] = &[
@@ -82,18 +82,19 @@ const FIGURES: &[Parameter] = &[
     option(
         "window",
         ParameterKind::Text,
-        "How long to look from now on, such as 5s; 1s where neither this nor since is given",
+        "Report on a window of this length that begins now, such as 5s; from 100ms to 1h. Default \
+         without since: 1s",
     ),
     SINCE,
     option(
         "sort",
         ParameterKind::Choice(SORTS),
-        "The figure that rows are sorted by, the worst or the most first",
+        "Figure by which rows are sorted, the worst or largest first",
     ),
     option(
         "filter",
         ParameterKind::Text,
-        "Rows with this in the name of the workload, client, server, service or route",
+        "Only rows with this text in the name of the workload, client, server, service or route",
     ),
 ];
 const REQUEST: Parameter = Parameter {
@@ -112,32 +113,36 @@ const fn figures(name: &'static str, description: &'static str) -> Tool {
 pub(super) const TOOLS: [&Tool; 7] = [
     &figures(
         "stat",
-        "Workloads and edges of the mesh: success rate, requests per second, latency, mTLS, what the mesh itself failed",
+        "Workloads of the mesh and the edges between them: success rate, requests per second, \
+         latency, mTLS, and requests that the mesh itself failed",
     ),
     &figures(
         "edges",
-        "Which workload calls which, with figures and the identities that both prove",
+        "Which workload calls which, with figures and the identities that both ends prove",
     ),
     &figures(
         "routes",
-        "Requests to services by the route and the rule that they follow, with figures",
+        "Requests to services by the route and the rule that they match, with figures",
     ),
     &Tool {
         name: "why",
-        description: "What is broken, since when, the culprit, the evidence, and the command that shows more",
+        description: "What is broken, since when, the culprit, the evidence, and the command that \
+                      shows more. The likeliest root cause comes first",
         parameters: &[NAMESPACE, SINCE],
         answers_no: true,
         list: "problems",
     },
     &Tool {
         name: "explain",
-        description: "What becomes of a request: service, route, rule, backends, endpoints, and why. Nothing is sent",
+        description: "What happens to a request: service, route, rule, backends, endpoints, and \
+                      why. Sends no request",
         parameters: &[
             NAMESPACE,
             positional(
                 "client",
                 ParameterKind::Text,
-                "Who sends it: a workload (web, shop/web), an instance, or sa/web",
+                "The client that sends the request: a workload (web, shop/web), an instance \
+                 (web-1) or a service account (sa/web)",
             ),
             REQUEST,
         ],
@@ -146,7 +151,8 @@ pub(super) const TOOLS: [&Tool; 7] = [
     },
     &Tool {
         name: "authz",
-        description: "Who may reach a workload and by which policy, or with `from` and `request` whether one request is permitted",
+        description: "Which clients may reach a workload and by which policy; with `from` and \
+                      `request`, whether one request is permitted",
         parameters: &[
             NAMESPACE,
             Parameter {
@@ -154,28 +160,33 @@ pub(super) const TOOLS: [&Tool; 7] = [
                 ..positional(
                     "workload",
                     ParameterKind::Text,
-                    "The workload that is reached (orders, shop/orders); all where none is given",
+                    "The workload that receives the request (orders, shop/orders). Default: all \
+                     workloads with a proxy",
                 )
             },
             option(
                 "from",
                 ParameterKind::Text,
-                "Who sends the request: a workload, sa/web, a SPIFFE ID, an address, or anything",
+                "The client that sends the request: a workload, a service account (sa/web), a \
+                 SPIFFE ID, an address, or `anything` for a client without an identity",
             ),
             option(
                 "claim",
                 ParameterKind::Texts,
-                "Claims of the request's token, each NAME=VALUE, which is taken for valid",
+                "Claims of the request's token, each as NAME=VALUE. The token is assumed to be \
+                 valid",
             ),
             option(
                 "certificate_age",
                 ParameterKind::Text,
-                "How long ago the certificates of clients began to hold, such as 17h, for policies on it",
+                "Age of the clients' certificates since the start of their validity, such as 17h, \
+                 for policies with conditions on it",
             ),
             option(
                 "certificate_left",
                 ParameterKind::Text,
-                "How long the certificates of clients still hold, such as 2h, for policies on it",
+                "How long the clients' certificates are still valid, such as 2h, for policies with \
+                 conditions on it",
             ),
             Parameter { is_required: false, ..REQUEST },
         ],
@@ -184,7 +195,8 @@ pub(super) const TOOLS: [&Tool; 7] = [
     },
     &Tool {
         name: "tap",
-        description: "Live requests of workloads with identities, route, retries and where their time went; secrets are masked",
+        description: "Live requests of workloads with identities, route, retries and the time \
+                      spent at each step; secrets are masked",
         parameters: &[
             NAMESPACE,
             positional(
@@ -192,29 +204,33 @@ pub(super) const TOOLS: [&Tool; 7] = [
                 ParameterKind::Texts,
                 "Workloads (web) or instances (web-0) whose requests are shown",
             ),
-            option("to", ParameterKind::Text, "Requests to this workload or service only"),
+            option("to", ParameterKind::Text, "Only requests to this workload or service"),
             option(
                 "from",
                 ParameterKind::Text,
-                "Requests of this workload or service account only",
+                "Only requests of this client, a workload or service account",
             ),
-            option("method", ParameterKind::Text, "Requests with this method only"),
-            option("path", ParameterKind::Text, "Requests whose path begins with this"),
+            option("method", ParameterKind::Text, "Only requests with this method"),
+            option("path", ParameterKind::Text, "Only requests whose path begins with this prefix"),
             option(
                 "status",
                 ParameterKind::Text,
-                "Requests with this status (503) or class of statuses (5xx)",
+                "Only requests with this status (503) or class of statuses (5xx)",
             ),
-            option("headers", ParameterKind::Flag, "With the headers of requests, secrets masked"),
+            option(
+                "headers",
+                ParameterKind::Flag,
+                "Include the headers of requests, with secrets masked",
+            ),
             option(
                 "count",
                 ParameterKind::Number(1, 100, 10),
-                "Ends after so many requests, 10 where none is given, 100 at most",
+                "End after this many requests, from 1 to 100. Default: 10",
             ),
             option(
                 "for",
                 ParameterKind::Seconds(1, 30, 10),
-                "Ends after so many seconds, 10 where none is given, 30 at most",
+                "End after this many seconds, from 1 to 30. Default: 10",
             ),
         ],
         answers_no: false,
@@ -245,7 +261,7 @@ impl Tool {
         if let Some(unknown) = given.keys().find(|name| !knows(name)) {
             let names: Vec<_> = self.parameters.iter().map(|one| one.name).collect();
             return Err(format!(
-                "{} has no argument {unknown:?}; it has {}",
+                "{} has no argument {unknown:?}: use {}",
                 self.name,
                 names.join(", ")
             ));
@@ -268,7 +284,7 @@ impl Tool {
         }
         // The command would take a text that begins with a dash for an option.
         if let Some(odd) = positionals.iter().find(|value| value.starts_with('-')) {
-            return Err(format!("{odd:?} is no name"));
+            return Err(format!("{odd:?} begins with '-', which no name does"));
         }
         line.extend(positionals);
         if !last.is_empty() {
@@ -299,9 +315,9 @@ impl Parameter {
         let wrong = |what: &str| format!("{} is {what}", self.name);
         let text = |value: &Value| match value.as_str() {
             Some(text) if text.len() > MAX_TEXT => Err(wrong("too long")),
-            Some(text) if text.contains('\0') => Err(wrong("a text with a zero byte")),
+            Some(text) if text.contains('\0') => Err(wrong("a string with a NUL byte")),
             Some(text) => Ok(text.to_owned()),
-            None => Err(wrong("not a text, or not a list of texts")),
+            None => Err(wrong("not a string, or not an array of strings")),
         };
         let Some(given) = given else {
             return match self.kind {
@@ -314,23 +330,23 @@ impl Parameter {
         match self.kind {
             ParameterKind::Text => Ok(vec![text(given)?]),
             ParameterKind::Texts => {
-                let all = given.as_array().ok_or_else(|| wrong("not a list of texts"))?;
+                let all = given.as_array().ok_or_else(|| wrong("not an array of strings"))?;
                 match all.len() {
-                    0 if self.is_required => Err(wrong("an empty list")),
-                    many if many > MAX_TEXTS => Err(wrong("a list of too many texts")),
+                    0 if self.is_required => Err(wrong("an empty array")),
+                    many if many > MAX_TEXTS => Err(wrong("an array of too many strings")),
                     _ => all.iter().map(text).collect(),
                 }
             }
             ParameterKind::Choice(names) => {
                 let chosen = names.iter().find(|name| given.as_str() == Some(name));
                 let chosen =
-                    chosen.ok_or_else(|| wrong(&format!("none of {}", names.join(", "))))?;
+                    chosen.ok_or_else(|| wrong(&format!("not one of {}", names.join(", "))))?;
                 Ok(vec![(*chosen).to_owned()])
             }
             ParameterKind::Number(from, to, _) | ParameterKind::Seconds(from, to, _) => {
                 let number = given.as_u64().filter(|number| (from..=to).contains(number));
                 let number =
-                    number.ok_or_else(|| wrong(&format!("no whole number from {from} to {to}")))?;
+                    number.ok_or_else(|| wrong(&format!("not an integer from {from} to {to}")))?;
                 let unit = if matches!(self.kind, ParameterKind::Seconds(..)) { "s" } else { "" };
                 Ok(vec![format!("{number}{unit}")])
             }
@@ -371,24 +387,24 @@ mod tests {
     #[test]
     fn what_is_no_argument_is_refused_with_the_reason() {
         for (tool, given, why) in [
-            ("stat", json!({"since": 5}), "since is not a text"),
-            ("stat", json!({"sort": "size"}), "sort is none of name, success"),
-            ("stat", json!({"file": "x"}), "stat has no argument \"file\"; it has namespace"),
+            ("stat", json!({"since": 5}), "since is not a string"),
+            ("stat", json!({"sort": "size"}), "sort is not one of name, success"),
+            ("stat", json!({"file": "x"}), "stat has no argument \"file\": use namespace"),
             ("explain", json!({"client": "web"}), "request is missing"),
-            ("explain", json!({"client": "web", "request": []}), "request is an empty list"),
-            ("explain", json!({"client": "-f/etc/shadow", "request": ["/"]}), "is no name"),
-            ("authz", json!({"workload": "--with=/etc/shadow"}), "is no name"),
+            ("explain", json!({"client": "web", "request": []}), "request is an empty array"),
+            ("explain", json!({"client": "-f/etc/shadow", "request": ["/"]}), "begins with '-'"),
+            ("authz", json!({"workload": "--with=/etc/shadow"}), "begins with '-'"),
             (
                 "tap",
                 json!({"workloads": ["web"], "count": 1000}),
-                "count is no whole number from 1 to 100",
+                "count is not an integer from 1 to 100",
             ),
             (
                 "tap",
                 json!({"workloads": ["web"], "headers": "yes"}),
                 "headers is neither true nor false",
             ),
-            ("tap", json!({"workloads": ["a\0b"]}), "a text with a zero byte"),
+            ("tap", json!({"workloads": ["a\0b"]}), "a string with a NUL byte"),
             ("tap", json!({"workloads": ["x".repeat(5000)]}), "too long"),
             ("tap", json!({"workloads": vec!["x"; 33]}), "too many"),
         ] {
