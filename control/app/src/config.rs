@@ -36,87 +36,87 @@ pub(crate) struct Flags {
     #[command(subcommand)]
     pub(crate) task: Option<Task>,
 
-    /// Files and directories with the mesh's documents; repeat for several. Edits are followed
+    /// YAML files or directories with the documents of the mesh. Edits are followed. Can be repeated
     #[arg(long, visible_alias = "state", env = "LENO_FILES", value_name = "PATH",
           value_delimiter = ',', num_args = 1.., required_unless_present = "kubernetes",
           conflicts_with = "kubernetes")]
     pub(crate) files: Vec<PathBuf>,
 
     /// Reads the objects of a Kubernetes cluster instead of files, keeps the certificate authority in it (Secret
-    /// leno-ca), and accepts its service accounts' tokens. The cluster is the one that --kubeconfig or KUBECONFIG
-    /// names, or else the one in which this process runs
+    /// leno-ca), and accepts its service accounts' tokens. The cluster is the one that --kubeconfig or the variable
+    /// KUBECONFIG names, or else the one in which this process runs
     #[arg(long, env = "LENO_KUBERNETES", value_parser = clap::builder::FalseyValueParser::new(),
           action = clap::ArgAction::SetTrue)]
     pub(crate) kubernetes: bool,
 
-    /// The cluster's address and credentials; only with --kubernetes
+    /// Kubeconfig file with the cluster's address and credentials; only with --kubernetes
     #[arg(long, value_name = "FILE", requires = "kubernetes")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// The control plane's own namespace in the cluster; only with --kubernetes
+    /// Namespace of the control plane in the cluster; only with --kubernetes
     #[arg(long, env = "LENO_NAMESPACE", default_value = "leno-system")]
     pub(crate) namespace: String,
 
-    /// The name of this replica in the cluster; only with --kubernetes [default: the host's name]
+    /// Name of this replica in the cluster; only with --kubernetes [default: the host name]
     #[arg(long, env = "LENO_NAME")]
     pub(crate) name: Option<String>,
 
-    /// The audience that proxies' tokens must have; only with --kubernetes
+    /// Audience that the tokens of proxies must have; only with --kubernetes
     #[arg(long, env = "LENO_TOKEN_AUDIENCE", default_value = leno_cluster::AUDIENCE)]
     pub(crate) token_audience: String,
 
-    /// The address of the webhooks that inject proxies into pods and validate objects; only with --kubernetes
+    /// Address to serve the webhooks on, which inject proxies into pods and validate objects; only with --kubernetes
     #[arg(long, env = "LENO_WEBHOOK", value_name = "ADDRESS", default_value = "[::]:15017")]
     pub(crate) webhook: SocketAddr,
 
-    /// The image of the proxies that are injected into pods; only with --kubernetes
+    /// Image of the proxies that are injected into pods; only with --kubernetes
     #[arg(long, env = "LENO_PROXY_IMAGE", value_name = "IMAGE",
           default_value_t = leno_admission::InjectionSettings::default().image)]
     pub(crate) proxy_image: String,
 
-    /// When that image is pulled; only with --kubernetes [default: Kubernetes' default]
+    /// When nodes pull that image; only with --kubernetes [default: that of Kubernetes]
     #[arg(long, env = "LENO_PROXY_PULL_POLICY", value_name = "POLICY",
           value_parser = ["Always", "IfNotPresent", "Never"])]
     pub(crate) proxy_pull_policy: Option<String>,
 
-    /// The Secrets in the namespace of each pod with which its node logs in to that image's registry, in the form of a
-    /// pod's imagePullSecrets: [{"name": NAME}]; only with --kubernetes
+    /// Secrets in the namespace of each pod with which its node logs in to the registry of that image, in the form of
+    /// a pod's imagePullSecrets: [{"name": NAME}]; only with --kubernetes
     #[arg(long, env = "LENO_PROXY_PULL_SECRETS", value_name = "JSON", default_value = "[]")]
     pub(crate) proxy_pull_secrets: String,
 
-    /// The kind of container in which proxies run: a native sidecar, or an ordinary container for Kubernetes before
-    /// 1.29; only with --kubernetes
+    /// Kind of container in which proxies run: sidecar, a native sidecar; container, an ordinary container for
+    /// Kubernetes before 1.29; only with --kubernetes
     #[arg(long, env = "LENO_PROXY_SHAPE", value_name = "SHAPE", default_value = "sidecar",
           value_parser = ["sidecar", "container"])]
     pub(crate) proxy_shape: String,
 
-    /// What proxies in pods log if their pods do not set it; only with --kubernetes [default: warn]
+    /// Log filter of proxies in pods, unless a pod sets it; only with --kubernetes [default: warn]
     #[arg(long, env = "LENO_PROXY_LOG", value_name = "FILTER")]
     pub(crate) proxy_log: Option<String>,
 
-    /// Where proxies in pods send spans of requests, and for which requests, if their pods do not set it: the settings
-    /// of their --traces; only with --kubernetes [default: nowhere]
+    /// Collector of the spans of proxies in pods and the sampling, in the form of --traces of leno-proxy, unless a
+    /// pod sets it; only with --kubernetes [default: none]
     #[arg(long, env = "LENO_PROXY_TRACES", value_name = "SETTINGS")]
     pub(crate) proxy_traces: Option<String>,
 
-    /// What proxies in pods log about requests if their pods do not set it: the settings of their --access-log; only
-    /// with --kubernetes [default: off]
+    /// Access log of proxies in pods, in the form of --access-log of leno-proxy, unless a pod sets it; only with
+    /// --kubernetes [default: off]
     #[arg(long, env = "LENO_PROXY_ACCESS_LOG", value_name = "SETTINGS")]
     pub(crate) proxy_access_log: Option<String>,
 
-    /// The meshes under whose names and labels proxies in pods also serve their metrics, if their pods do not set it:
-    /// the settings of their --metrics-compat; only with --kubernetes [default: off]
+    /// Other meshes under whose names and labels proxies in pods also serve their metrics, in the form of
+    /// --metrics-compat of leno-proxy, unless a pod sets it; only with --kubernetes [default: off]
     #[arg(long, env = "LENO_PROXY_METRICS_COMPAT", value_name = "MESHES")]
     pub(crate) proxy_metrics_compat: Option<String>,
 
-    /// The addresses from which the metrics of proxies in pods may be read, CIDRs separated by commas; only with
+    /// Network addresses that may read the metrics of proxies in pods, CIDRs separated by commas; only with
     /// --kubernetes [default: all]
     #[arg(long, env = "LENO_PROXY_SCRAPE_FROM", value_name = "CIDR")]
     pub(crate) proxy_scrape_from: Option<String>,
 
-    /// The volume through which pods reach the SPIFFE Workload API that issues the certificates of their proxies
-    /// instead of the control plane: csi:DRIVER/SOCKET or hostPath:/DIRECTORY/SOCKET. The control plane itself reaches
-    /// it through --spiffe-endpoint-socket; only with --kubernetes
+    /// Volume through which pods reach the SPIFFE Workload API that issues the certificates of their proxies instead
+    /// of the control plane: csi:DRIVER/SOCKET or hostPath:/DIRECTORY/SOCKET. The control plane reaches the same
+    /// Workload API through --spiffe-endpoint-socket; only with --kubernetes
     #[arg(
         long,
         env = "LENO_PROXY_WORKLOAD_API",
@@ -125,13 +125,14 @@ pub(crate) struct Flags {
     )]
     pub(crate) proxy_workload_api: Option<WorkloadApiVolume>,
 
-    /// Permits leno trace-request --bodies to show the first 4 KiB of bodies of pods, with the secrets that are in them;
-    /// only with --kubernetes
+    /// Permits `leno trace-request --bodies` to show the first 4 KiB of request and response bodies of pods,
+    /// including any secrets in them; only with --kubernetes
     #[arg(long, env = "LENO_PROXY_TAP_BODIES")]
     pub(crate) proxy_tap_bodies: bool,
 
-    /// Seconds for which containers of a deleted pod wait before SIGTERM, so that clients can switch to other pods.
-    /// Applies to containers without a preStop hook, from Kubernetes 1.30 on; 0 for no wait; only with --kubernetes
+    /// How long containers of a deleted pod wait before SIGTERM, in seconds, so that clients can switch to other
+    /// pods. Applies to containers without a preStop hook, from Kubernetes 1.30 on. 0: no wait; only with
+    /// --kubernetes
     #[arg(long, env = "LENO_PRE_STOP_SLEEP", value_name = "SECONDS",
           default_value_t = leno_admission::DEFAULT_PRE_STOP_SLEEP)]
     pub(crate) pre_stop_sleep: u32,
@@ -142,14 +143,15 @@ pub(crate) struct Flags {
           action = clap::ArgAction::SetTrue)]
     pub(crate) cluster_trust_bundle: bool,
 
-    /// Signs the certificates that kubelets request for pods (PodCertificateRequest, Kubernetes 1.37) of the signer
-    /// leno.dev/identity, gives proxies in pods such a certificate, and publishes the trust bundle as --cluster-trust-bundle does; only with --kubernetes
+    /// Signs the certificates that kubelets request for pods (PodCertificateRequest, Kubernetes 1.37) from the signer
+    /// leno.dev/identity, gives proxies in pods such certificates, and publishes the trust bundle as
+    /// --cluster-trust-bundle does; only with --kubernetes
     #[arg(long, env = "LENO_POD_CERTIFICATES", value_parser = clap::builder::FalseyValueParser::new(),
           action = clap::ArgAction::SetTrue, conflicts_with = "proxy_workload_api")]
     pub(crate) pod_certificates: bool,
 
-    /// Keeps a Deployment of proxies for each Gateway of the class leno-waypoint, with its Service and service account; only
-    /// with --kubernetes
+    /// Runs a Deployment of proxies for each Gateway of the class leno-waypoint, with its Service and service
+    /// account; only with --kubernetes
     #[arg(long, env = "LENO_WAYPOINTS", value_parser = clap::builder::FalseyValueParser::new(),
           action = clap::ArgAction::SetTrue)]
     pub(crate) waypoints: bool,
@@ -165,7 +167,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
     pub(crate) phase_hold: Duration,
 
-    /// The address on which discovery and identity are served
+    /// Address to serve discovery and certificates to proxies on
     #[arg(long, env = "LENO_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:15010")]
     pub(crate) listen: SocketAddr,
 
@@ -180,13 +182,13 @@ pub(crate) struct Flags {
     )]
     pub(crate) ca_dir: Option<PathBuf>,
 
-    /// Directory of an issuer: tls.crt (its certificate, then those between it and a root), tls.key and ca.crt (the
-    /// roots), as cert-manager calls them. Workloads' certificates are signed with it, and replaced files are taken
-    /// without a restart [default: a root of the mesh's own]
+    /// Directory with the issuer that signs certificates: tls.crt (its certificate, followed by intermediate
+    /// certificates), tls.key (its key) and ca.crt (the roots), as cert-manager names them. Replaced files are used
+    /// without a restart [default: a root that the mesh creates]
     #[arg(long, env = "LENO_ISSUER", value_name = "DIR")]
     pub(crate) issuer: Option<PathBuf>,
 
-    /// The file to which the roots are written whenever they change; proxies verify the control plane with them
+    /// File to which the roots are written whenever they change. Proxies verify the control plane with them
     #[arg(long, env = "LENO_ROOTS_FILE", value_name = "FILE", conflicts_with = "kubernetes")]
     pub(crate) roots_file: Option<PathBuf>,
 
@@ -194,39 +196,39 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TOKENS", value_name = "DIR", conflicts_with = "kubernetes")]
     pub(crate) tokens: Option<PathBuf>,
 
-    /// Unix socket on which applications get their own certificates through the SPIFFE Workload API. Callers are
-    /// identified by their control groups, which `leno up` creates beside that of this process
+    /// Unix socket to serve the SPIFFE Workload API on, from which applications get their own certificates. Callers
+    /// are identified by their control groups, which `leno up` creates beside that of this process
     #[arg(long, env = "LENO_WORKLOAD_API", value_name = "PATH", conflicts_with = "kubernetes")]
     pub(crate) workload_api: Option<PathBuf>,
 
-    /// The SPIFFE Workload API, such as that of SPIRE's agent, whose trust bundle is trusted besides the mesh's own
-    /// roots, so that proxies may use certificates that it issues: unix:///PATH. Nothing is served before its first
-    /// response
+    /// Address of a SPIFFE Workload API, such as that of SPIRE's agent, as unix:///PATH. Its trust bundle is trusted
+    /// in addition to the mesh's own roots, so that proxies may use certificates that it issues. The control plane
+    /// serves nothing before its first response
     #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
-    /// Another trust domain whose workloads are accepted as clients, and where its trust bundle is: DOMAIN=FILE, a SPIFFE
-    /// bundle or PEM that is read again when it changes; DOMAIN=https://URL, the bundle endpoint of the domain, whose server
-    /// is authenticated by its name (https_web) or, with ;spiffe-id=ID;bundle=FILE after the URL, by its SPIFFE ID
-    /// (https_spiffe), FILE being a bundle for the first connection; or DOMAIN=workload-api, that of
-    /// --spiffe-endpoint-socket; repeat for several
+    /// Another trust domain whose workloads are accepted as clients, and the source of its trust bundle. DOMAIN=FILE:
+    /// a SPIFFE bundle or PEM file, which is read again when it changes. DOMAIN=https://URL: a bundle endpoint, whose
+    /// server is authenticated by its DNS name (https_web); append ;spiffe-id=ID;bundle=FILE to authenticate it by
+    /// its SPIFFE ID (https_spiffe), with FILE for the first connection. DOMAIN=workload-api: the Workload API of
+    /// --spiffe-endpoint-socket. Can be repeated
     #[arg(long, env = "LENO_FEDERATE", value_name = "DOMAIN=SOURCE", value_delimiter = ',')]
     pub(crate) federate: Vec<Federation>,
 
-    /// PEM file with further authorities for the https servers from which keys of tokens and trust bundles are fetched.
-    /// They are trusted besides those of the machine (SSL_CERT_FILE), or else Mozilla's, which are built in. The file
-    /// is read again when it changes
+    /// PEM file with further certificate authorities for the HTTPS servers of token keys and trust bundles. They are
+    /// trusted in addition to those of the machine (SSL_CERT_FILE), or if it has none, to Mozilla's, which are built
+    /// in. The file is read again when it changes
     #[arg(long, env = "LENO_WEB_AUTHORITIES", value_name = "FILE")]
     pub(crate) web_authorities: Option<PathBuf>,
 
-    /// The address on which other trust domains can fetch the trust bundle of this one, over HTTPS at the path /;
-    /// without it, they cannot. The server is authenticated by its SPIFFE ID, spiffe://TRUST-DOMAIN/leno/control-plane
-    /// (https_spiffe)
+    /// Address to serve the trust bundle of this trust domain on, for others, over HTTPS at the path /. The server is
+    /// authenticated by its SPIFFE ID, spiffe://TRUST-DOMAIN/leno/control-plane (https_spiffe) [default: none, and it
+    /// is not served]
     #[arg(long, env = "LENO_BUNDLE_ENDPOINT", value_name = "ADDRESS")]
     pub(crate) bundle_endpoint: Option<SocketAddr>,
 
-    /// Directory with a certificate and its key for the bundle endpoint, tls.crt and tls.key, which are read again when they
-    /// change: the server is authenticated by its name (https_web)
+    /// Directory with a certificate and its key for the bundle endpoint, tls.crt and tls.key, which are read again
+    /// when they change. With it, the server is authenticated by its DNS name (https_web)
     #[arg(
         long,
         env = "LENO_BUNDLE_ENDPOINT_CERTIFICATE",
@@ -235,44 +237,45 @@ pub(crate) struct Flags {
     )]
     pub(crate) bundle_endpoint_certificate: Option<PathBuf>,
 
-    /// How often other trust domains should fetch the trust bundle: 1s to 1h. If there is a bundle endpoint, each phase
-    /// of a rotation of the root lasts at least three times as long
+    /// How often other trust domains should fetch the trust bundle, from 1s to 1h. If there is a bundle endpoint,
+    /// each phase of a root rotation lasts at least three times as long
     #[arg(long, env = "LENO_BUNDLE_REFRESH", value_name = "DURATION", default_value = "1m", value_parser = bundle_refresh)]
     pub(crate) bundle_refresh: Duration,
 
-    /// The trust domain of the mesh
+    /// Trust domain of the mesh
     #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
     pub(crate) trust_domain: String,
 
-    /// Which cryptography TLS uses, here and in the proxies of pods: default, or fips for what FIPS 140-3 approves, of
-    /// aws-lc's FIPS module, which takes programs of `make release FIPS=1`
+    /// Cryptography of TLS, here and in the proxies of pods: default, or fips for only what FIPS 140-3 approves, with
+    /// aws-lc's FIPS module. fips needs programs that were built with `make release FIPS=1`
     #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
     pub(crate) tls_profile: TlsProfile,
 
-    /// How long workloads' certificates are valid, for example 60s, 90m or 24h
+    /// How long workloads' certificates are valid, from 10s to 90d
     #[arg(long, env = "LENO_CERT_LIFETIME", value_name = "DURATION", default_value = "24h",
           value_parser = lifetime)]
     pub(crate) cert_lifetime: Duration,
 
-    /// How long a proxy stays connected to one replica, plus or minus a quarter, for example 5m. Then it connects
-    /// again, so that proxies spread over all replicas after some have been restarted
+    /// How long a proxy stays connected to one replica, plus or minus a quarter, from 10s to 1d. Then it connects
+    /// again, so that proxies spread over all replicas after some of them were restarted
     #[arg(long, env = "LENO_STREAM_AGE", value_name = "DURATION", default_value = "30m",
           value_parser = stream_age)]
     pub(crate) stream_age: Duration,
 
-    /// What workloads do with plaintext if no document sets it: strict, permissive or disabled
+    /// Which connections workloads accept if no document sets it: strict, only mTLS; permissive, mTLS and plaintext;
+    /// disabled, only plaintext
     #[arg(long, env = "LENO_DEFAULT_MTLS", value_name = "MODE", default_value = "permissive")]
     pub(crate) default_mtls: MtlsMode,
 
-    /// Whether workloads may call destinations that the mesh does not know, if no document sets it: allow or deny
+    /// Whether workloads may connect to addresses outside of the mesh if no document sets it: allow or deny
     #[arg(long, env = "LENO_DEFAULT_EGRESS", value_name = "EGRESS", default_value = "allow")]
     pub(crate) default_egress: Egress,
 
-    /// The address on which /metrics, /ready and /live are served; without it, they are not served
+    /// Address to serve /metrics, /ready and /live on [default: none, and they are not served]
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS")]
     pub(crate) admin: Option<SocketAddr>,
 
-    /// What is logged to standard error, for example info or leno_serve=debug
+    /// Filter of the log on standard error, such as info or warn,leno_serve=debug
     #[arg(long, env = "LENO_LOG", default_value = "warn")]
     pub(crate) log: String,
 }
@@ -280,8 +283,8 @@ pub(crate) struct Flags {
 /// What the program does in place of being the control plane.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Task {
-    /// Keeps the counts of a cluster's proxies for a day, and answers users who may see them; the StatefulSet
-    /// leno-observer runs this
+    /// Collects the counts of a cluster's proxies, keeps them for 24 hours, and serves them to users who may see
+    /// them; the StatefulSet leno-observer runs this
     Observe(Observe),
 }
 

@@ -10,19 +10,19 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The observer's flags.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Observe {
-    /// The cluster's address and credentials [default: those of the pod that this runs in]
+    /// Kubeconfig file with the cluster's address and credentials [default: those of the pod that this runs in]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// The control plane's namespace, which is the observer's own
+    /// Namespace of the control plane and of the observer
     #[arg(long = "system-namespace", env = "LENO_NAMESPACE", default_value = "leno-system")]
     system: String,
 
-    /// The name of the mesh
+    /// Name of the mesh
     #[arg(long, env = "LENO_MESH", default_value = MESH)]
     mesh: String,
 
-    /// The file of the history
+    /// File of the history
     #[arg(
         long,
         env = "LENO_HISTORY",
@@ -31,11 +31,11 @@ pub(crate) struct Observe {
     )]
     history: PathBuf,
 
-    /// Where the page and the interface are served, in plaintext: on loopback, which port-forwards reach
+    /// Address to serve the dashboard and its API on, in plaintext; a loopback address, which port-forwards reach
     #[arg(long = "serve", value_name = "ADDRESS", default_value_t = (Ipv4Addr::LOCALHOST, PORT).into())]
     listen: SocketAddr,
 
-    /// Where /metrics, /ready and /live are served; nowhere without it
+    /// Address to serve /metrics, /ready and /live on [default: none, and they are not served]
     #[arg(long = "pages", env = "LENO_ADMIN", value_name = "ADDRESS")]
     pages: Option<SocketAddr>,
 }

@@ -23,13 +23,13 @@ const VERSION: &str = match cfg!(feature = "fips") {
 
 /// The data-plane proxy of the Leno service mesh.
 ///
-/// It needs no Linux capability. With a control plane it gets its identity, services and policy from it; with `--static
-/// FILE` it reads them from YAML documents and runs alone.
+/// It needs no Linux capability. It gets its identity, services and policy from the control plane of --control, or
+/// with --static from YAML documents.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "leno-proxy", version = VERSION, max_term_width = 100)]
 pub(crate) struct Flags {
-    /// Runs without a control plane, from YAML documents: one Proxy and its Services,
-    /// EndpointSlices and so on ("-" reads standard input)
+    /// YAML file to run from, without a control plane: one Proxy document with its Services, EndpointSlices and other
+    /// objects; "-" reads standard input
     #[arg(long = "static", value_name = "FILE", env = "LENO_STATIC")]
     pub(crate) static_file: Option<PathBuf>,
 
@@ -37,23 +37,24 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_NAME", required_unless_present_any = ["static_file", "hook", "node"])]
     pub(crate) name: Option<String>,
 
-    /// Its namespace
+    /// Namespace of the instance
     #[arg(long, env = "LENO_NAMESPACE", default_value = "default")]
     pub(crate) namespace: String,
 
-    /// The workload to which the instance belongs, as its spans in traces show it [default: its own name]
+    /// Name of the workload to which the instance belongs, which its spans in traces contain [default: the instance's
+    /// name]
     #[arg(long, env = "LENO_WORKLOAD", value_name = "NAME", value_parser = workload_name)]
     pub(crate) workload: Option<String>,
 
-    /// Its service account
+    /// Service account of the instance
     #[arg(long, env = "LENO_SERVICE_ACCOUNT", default_value = "default")]
     pub(crate) service_account: String,
 
-    /// The trust domain of the mesh
+    /// Trust domain of the mesh
     #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
     pub(crate) trust_domain: String,
 
-    /// The control plane, for example https://10.89.0.1:15010
+    /// Address of the control plane, for example https://10.89.0.1:15010
     #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) control: Option<String>,
 
@@ -61,21 +62,21 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) roots: Option<PathBuf>,
 
-    /// File with the token that authenticates the first certificate request; with --node, the folder into which the
-    /// tokens of its workloads are written
+    /// File with the token that authenticates the first certificate request; with --node, the directory into which
+    /// the tokens of its workloads are written
     #[arg(long, env = "LENO_TOKEN", value_name = "FILE",
           required_unless_present_any = ["static_file", "hook", "spiffe_endpoint_socket"])]
     pub(crate) token: Option<PathBuf>,
 
-    /// The SPIFFE Workload API, such as that of SPIRE's agent, which issues this workload's certificates instead of the
-    /// control plane: unix:///PATH. It has to issue the identity of the workload's service account. Not with --static
-    /// and --node
+    /// Address of a SPIFFE Workload API, such as that of SPIRE's agent, as unix:///PATH. It issues this workload's
+    /// certificates instead of the control plane, for the identity of the workload's service account. Not with
+    /// --static or --node
     #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
-    /// Unix socket on which the application gets its own certificates for the same identity through the SPIFFE Workload
-    /// API, with another key than the proxy's. The socket must be in a volume that only containers of the pod mount,
-    /// because every caller is served. Not with --static, --node and --spiffe-endpoint-socket
+    /// Unix socket to serve the SPIFFE Workload API on, from which the application gets its own certificates for the
+    /// same identity, with another key than the proxy's. The socket must be in a volume that only containers of the
+    /// pod mount, because every caller is served. Not with --static, --node or --spiffe-endpoint-socket
     #[arg(
         long,
         env = "LENO_WORKLOAD_API",
@@ -84,14 +85,14 @@ pub(crate) struct Flags {
     )]
     pub(crate) workload_api: Option<PathBuf>,
 
-    /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's FIPS module, which takes a
-    /// program of `make release FIPS=1`
+    /// Cryptography of TLS: default, or fips for only what FIPS 140-3 approves, with aws-lc's FIPS module. fips needs
+    /// a program that was built with `make release FIPS=1`
     #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
     pub(crate) tls_profile: TlsProfile,
 
-    /// File with the private key and the certificate of this workload, in PEM, which a kubelet renews (podCertificate
-    /// of a projected volume). If it contains no usable certificate, the control plane issues one for the token. Not
-    /// with --static and --node
+    /// PEM file with the private key and the certificate of this workload, which a kubelet renews (podCertificate of
+    /// a projected volume). If it contains no usable certificate, the control plane issues one for the token. Not
+    /// with --static or --node
     #[arg(
         long,
         env = "LENO_CERTIFICATE",
@@ -101,76 +102,74 @@ pub(crate) struct Flags {
     )]
     pub(crate) certificate: Option<PathBuf>,
 
-    /// PEM file with the roots of the mesh beside that certificate (clusterTrustBundle of the volume), which are used
+    /// PEM file with the roots of the mesh beside that certificate (clusterTrustBundle of the volume). They are used
     /// until the control plane sends its own
     #[arg(long, env = "LENO_CERTIFICATE_ROOTS", value_name = "FILE", requires = "certificate")]
     pub(crate) certificate_roots: Option<PathBuf>,
 
-    /// Worker threads; each has its own listeners, pools and counters
+    /// Number of worker threads, from 1 to 64. Each has its own listeners, pools and counters
     #[arg(long, env = "LENO_WORKERS", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) workers: u16,
 
-    /// Memory that buffers and connections may use, for example 64Mi. Above it, new requests are answered with 503 and
-    /// new connections refused. Without it, half of the memory limit of the proxy's cgroup, or an eighth of the
-    /// machine's memory, at most 1Gi
+    /// Memory that buffers and connections may use, such as 64Mi. Above it, new requests are answered with 503 and
+    /// new connections are refused [default: half of the memory limit of the proxy's cgroup, or an eighth of the
+    /// machine's memory, at most 1Gi]
     #[arg(long, env = "LENO_MEMORY_BUDGET", value_name = "SIZE",
           value_parser = crate::setup::memory::parse_size)]
     pub(crate) memory_budget: Option<usize>,
 
-    /// With --node, most new connections per second of each workload, and of each client address of a workload. A burst
-    /// of one second's worth is accepted at once, as many again wait up to a second, and further ones are reset. 0: no
-    /// limit
+    /// With --node, largest number of new connections per second, for each workload and for each client address of a
+    /// workload. A burst of one second's worth is accepted at once, as many again wait for up to one second, and
+    /// further connections are reset. 0: no limit
     #[arg(long, env = "LENO_CONNECTION_RATE", value_name = "COUNT", default_value_t = 0)]
     pub(crate) connection_rate: u32,
 
-    /// With --node, whether workloads in one process exchange data in memory instead of over the network, once they
-    /// have an mTLS connection with each other over the network
+    /// With --node, whether workloads that share a process exchange data in the memory of that process. They do so
+    /// once an mTLS connection over the network has authenticated both
     #[arg(long, env = "LENO_ONE_PASS", value_name = "BOOLEAN", default_value_t = true,
           action = clap::ArgAction::Set)]
     pub(crate) one_pass: bool,
 
-    /// The address on which applications' connections are accepted; repeat for several addresses
+    /// Address to accept connections of applications on. Can be repeated
     #[arg(long, env = "LENO_OUTBOUND", value_name = "ADDRESS", value_delimiter = ',',
           default_values_t = default_outbound())]
     pub(crate) outbound: Vec<SocketAddr>,
 
-    /// The address on which connections to the workload are accepted; repeat for several addresses
+    /// Address to accept connections to the workload on. Can be repeated
     #[arg(long, env = "LENO_INBOUND", value_name = "ADDRESS", value_delimiter = ',',
           default_values_t = default_inbound())]
     pub(crate) inbound: Vec<SocketAddr>,
 
-    /// The address on which /metrics, /ready, /live and /config are served; /config only on loopback
+    /// Address to serve /metrics, /ready, /live and /config on; /config only to loopback
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value_t = default_admin())]
     pub(crate) admin: SocketAddr,
 
-    /// The network addresses from which /metrics may be read, such as 10.0.0.0/8; without it, from all. From loopback
-    /// it may always be read
+    /// Network addresses that may read /metrics, such as 10.0.0.0/8, separated by commas. Loopback always may
+    /// [default: all]
     #[arg(long, env = "LENO_SCRAPE_FROM", value_name = "CIDR", value_parser = scrapers)]
     pub(crate) scrape_from: Vec<Scrapers>,
 
-    /// Serves clients over HBONE for the services whose waypoint this proxy is according to the control plane. A
-    /// waypoint that is not captured listens on port 15008 itself (--inbound). Not with --node and --static
+    /// Serves, over HBONE, the clients of the services whose waypoint this proxy is according to the control plane. A
+    /// waypoint that is not captured listens on port 15008 itself (--inbound). Not with --static or --node
     #[arg(long, env = "LENO_WAYPOINT", conflicts_with_all = ["static_file", "node"])]
     pub(crate) waypoint: bool,
 
-    /// Carries UDP datagrams that the capture's kernel programs send to port 15001, to and from other proxies over QUIC
-    /// on port 15008. Not with --node, whose supervisor sets it for each workload
+    /// Carries UDP datagrams that the kernel programs of the capture send to port 15001, to and from other proxies
+    /// over QUIC on port 15008. Not with --node, whose supervisor sets it for each workload
     #[arg(long, env = "LENO_DATAGRAMS", conflicts_with = "node")]
     pub(crate) datagrams: bool,
 
-    /// Unix socket on which POST /drain is served as well, for processes of this user and of root;
-    /// SIGTERM drains too
+    /// Unix socket to serve POST /drain on, for processes of this user and of root. SIGTERM drains the proxy as well
     #[arg(long, env = "LENO_ADMIN_SOCKET", value_name = "PATH")]
     pub(crate) admin_socket: Option<PathBuf>,
 
-    /// Listens, and is ready, only once a node's agent has captured the connections of its network namespace, so that
-    /// an application that waits for the proxy never bypasses it
+    /// Waits until the node's agent has captured the connections of its network namespace before it listens and
+    /// becomes ready, so that an application that waits for the proxy never bypasses it
     #[arg(long, env = "LENO_AWAIT_CAPTURE")]
     pub(crate) await_capture: bool,
 
-    /// The probes that /probe/CONTAINER/KIND sends to the application instead of the kubelet, as JSON; `leno inject`
-    /// writes it
+    /// Probes that /probe/CONTAINER/KIND sends to the application for the kubelet, as JSON; `leno inject` writes this
     #[arg(
         long,
         env = "LENO_PROBES",
@@ -180,63 +179,63 @@ pub(crate) struct Flags {
     )]
     pub(crate) probes: Probes,
 
-    /// Runs as a lifecycle hook of the proxy's container, beside the proxy, and ends when Kubernetes may continue
+    /// Runs as a lifecycle hook of the proxy's container, beside the proxy, until Kubernetes may continue
     #[arg(long, value_enum)]
     pub(crate) hook: Option<Hook>,
 
-    /// Serves several workloads in one process, as the supervisor at the other end of standard input, a Unix
-    /// socket, orders; `leno up` starts it
+    /// Serves several workloads in one process, on the orders of a supervisor at the other end of standard input, a
+    /// Unix socket; `leno up` and `leno-agent supervise` start it in this way
     #[arg(long, conflicts_with_all = ["static_file", "hook"])]
     pub(crate) node: bool,
 
-    /// Has a supervisor at the other end of standard input, a Unix socket: the proxy reports to it that it serves, and
-    /// the supervisor can order it to hand its workload over to another process that listens on the same ports; `leno
-    /// up` starts it in this way
+    /// Runs under a supervisor at the other end of standard input, a Unix socket. The proxy reports to it when it
+    /// serves, and the supervisor can order it to hand its workload over to another process that listens on the same
+    /// ports; `leno up` starts it in this way
     #[arg(long, conflicts_with_all = ["static_file", "hook", "node"])]
     pub(crate) supervised: bool,
 
-    /// Another process serves the workload until this one does
+    /// Takes the workload over from another process, which serves it until this one does
     #[arg(long, requires = "supervised")]
     pub(crate) succeeds: bool,
 
-    /// Longest wait, in seconds, for connections to end once the proxy drains
+    /// Longest time, in seconds, that connections may continue once the proxy drains
     #[arg(long, env = "LENO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout_s: u64,
 
-    /// The longest wait, in seconds, for streams to end once another process serves their workload
+    /// Longest time, in seconds, that streams may continue once another process serves their workload
     #[arg(long, env = "LENO_HANDOVER_TIMEOUT", value_name = "SECONDS", default_value_t = 86_400)]
     pub(crate) handover_timeout_s: u64,
 
-    /// How long, in seconds, an HTTP response may take to begin while no byte is transferred, if no TrafficPolicy sets
-    /// it; 0 for no limit
+    /// How long, in seconds, the proxy waits for an HTTP response to begin while no byte is transferred. 0: no limit.
+    /// A TrafficPolicy takes precedence
     #[arg(long, env = "LENO_RESPONSE_WAIT", value_name = "SECONDS", default_value_t = 300)]
     pub(crate) response_wait_s: u64,
 
-    /// What is logged to standard error, for example info or leno_outbound=debug
+    /// Filter of the log on standard error, such as info or warn,leno_outbound=debug
     #[arg(long, env = "LENO_LOG", default_value = "warn")]
     pub(crate) log: String,
 
-    /// Logs each request and connection: text or json writes a line to standard output, otlp exports a record to the
-    /// collector of --traces, off does neither. A colon and fields may follow, such as
-    /// json:time,client,agent=header(user-agent), or of text a template, such as text:%time% %client% %status%
+    /// What is logged for each request and connection: text or json prints a line to standard output, otlp exports a
+    /// record to the collector of --traces, off does neither. Fields can follow a colon, such as
+    /// json:time,client,agent=header(user-agent); for text a template, such as text:%time% %client% %status%
     #[arg(long, env = "LENO_ACCESS_LOG", value_name = "SETTINGS", default_value = "off")]
     pub(crate) access_log: AccessSettings,
 
-    /// Exports spans of requests by OTLP to this service of the mesh, or outside of it, and takes part in traces (W3C
+    /// Exports spans of requests with OTLP to this service, in or outside of the mesh, and takes part in traces (W3C
     /// Trace Context and B3): NAMESPACE/SERVICE:PORT[,protocol=grpc|http][,sampling=PERCENT%]
-    /// [,route=NAMESPACE/NAME:PERCENT%][,errors][,slower=DURATION]. The parent of a request decides whether it is
-    /// sampled, and the share (1% by default) where there is none; with errors and slower, failed and slow requests
-    /// have spans although their trace is not sampled
+    /// [,route=NAMESPACE/NAME:PERCENT%][,errors][,slower=DURATION]. A request with a parent span is sampled as the
+    /// parent was, others with the probability of sampling (1% by default). With errors and slower, failed and slow
+    /// requests have spans even if their trace is not sampled
     #[arg(long, env = "LENO_TRACES", value_name = "SETTINGS")]
     pub(crate) traces: Option<TraceSettings>,
 
-    /// Makes /metrics serve the same counts under the names and labels of other meshes too: linkerd, istio, both
-    /// separated by a comma, or off
+    /// Also serves the metrics under the names and labels of other meshes: linkerd, istio, both separated by a comma,
+    /// or off
     #[arg(long, env = "LENO_METRICS_COMPAT", value_name = "MESHES", default_value = "off")]
     pub(crate) metrics_compat: MetricsCompat,
 
-    /// Permits taps of single requests (leno trace-request --bodies) to show the first 4 KiB of bodies. Bodies are shown
-    /// with the secrets that are in them
+    /// Permits `leno trace-request --bodies` to show the first 4 KiB of request and response bodies, including any
+    /// secrets in them
     #[arg(long, env = "LENO_TAP_BODIES")]
     pub(crate) tap_bodies: bool,
 }

@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 
 pub(crate) const USAGE: &str = "\
-Makes sockets in this network namespace for a node proxy outside of it, as the supervisor at the other end of
-standard input, a Unix socket, orders; `leno up` and `leno-agent` start it
+Creates sockets in this network namespace for a node proxy outside of it, on the orders of a supervisor at the other
+end of standard input, a Unix socket; `leno up` and `leno-agent supervise` start it in this way
 
 Usage: leno-broker [OPTIONS]
 
 Options:
-      --supervised  Another proxy of the workload may come to listen on the same ports
-      --succeeds    Another proxy serves the workload until the node proxy does that the listeners are handed to
+      --supervised  Lets another proxy of the workload listen on the same ports later
+      --succeeds    Takes the workload over from another proxy; needs --supervised
   -h, --help        Print help
   -V, --version     Print version
 ";
