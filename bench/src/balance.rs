@@ -27,19 +27,19 @@ const CONNECTIONS: usize = 64;
 /// The options of the measurement.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Requests a second
+    /// Rate of the load, in requests per second
     #[arg(long, default_value_t = 500.0)]
     rate: f64,
-    /// Seconds of each measurement
+    /// Duration of each measurement, in seconds
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Milliseconds that a normal endpoint takes to answer
+    /// Time that a normal endpoint takes to answer, in milliseconds
     #[arg(long, default_value_t = 5)]
     takes_ms: u64,
-    /// How many times longer the slow endpoint takes
+    /// Factor by which the slow endpoint takes longer
     #[arg(long, default_value_t = 20)]
     slower: u32,
-    /// Rounds; the median counts
+    /// Number of rounds; the result is their median
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Largest allowed ratio of the p99 with a slow endpoint to the p99 without one

@@ -30,10 +30,10 @@ const FIGURES: [CostFigure<ConnectionCost>; 2] = [
 /// The options of the measurement.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Connections of each way in a round
+    /// Number of connections of each kind in a round, from 1 to 20000
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
-    /// Rounds; in each, the ways take turns in another order. The median counts
+    /// Number of rounds, from 1 to 1000; each measures the kinds in another order. The result is their median
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
 }

@@ -29,22 +29,23 @@ const REDIS_LOAD: [&str; 4] = ["-c", "50", "-P", "1"];
 /// The options of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Requests a second over HTTP
+    /// Rate of HTTP requests over kept connections, per second
     #[arg(long, default_value_t = 10_000)]
     rate: u32,
-    /// Requests a second over HTTP where each has a connection of its own
+    /// Rate of HTTP requests on a new connection each, per second
     #[arg(long, default_value_t = 1_000)]
     connections: u32,
-    /// Commands to Redis in a round
+    /// Number of Redis commands in a round
     #[arg(long, default_value_t = 200_000)]
     commands: u32,
-    /// Seconds of HTTP in a round
+    /// Duration of the HTTP load in a round, in seconds
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// Rounds; in each, the sources take turns in another order. The median counts
+    /// Number of rounds, from 1 to 1000; each measures the sources in another order. The result is their median
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
-    /// Another agent to compare with, as NAME=COMMAND: it runs, as root, while a mesh without accounting is measured
+    /// Another agent to compare with, as NAME=COMMAND. The command runs as root while a mesh without flow metrics is
+    /// measured. Can be repeated
     #[arg(long, value_name = "NAME=COMMAND", value_parser = beside)]
     beside: Vec<(String, String)>,
 }

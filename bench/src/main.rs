@@ -26,10 +26,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Measures meshes, or none, under the same load, and reports what they cost
+/// Measures what meshes cost: sends the same load through each mesh and without one, and compares the results
 ///
-/// Every report is made from the records of a run, one JSON file each, so that it can be made
-/// again, checked, and compared with another machine's.
+/// A run leaves one record per measurement, a JSON file. Every report is made from these records, so it can be
+/// reproduced, checked, and compared with the report of another machine.
 #[derive(Parser)]
 #[command(
     version,
@@ -48,48 +48,51 @@ struct Args {
 enum Command {
     #[command(flatten)]
     Suite(Box<suite::Command>),
-    /// CPU per request, throughput and latency of one hop in plaintext, one worker each
+    /// Measures CPU per request, throughput and latency of one proxy in plaintext, with one worker thread each
     ///
-    /// Each scenario of one proxy is measured as fast as it goes and at a rate. Its records are those of a run of the suite.
+    /// Measures each scenario of one proxy at saturation and at a fixed rate. Its records have the format of `leno
+    /// bench run`.
     Http(one_proxy::HttpOptions),
-    /// CPU per request of two proxies, throughput and latency through mTLS (needs root)
+    /// Measures CPU per request, throughput and latency through two proxies with mTLS. Needs root
     ///
-    /// The same scenarios in namespaces of `leno up`, through the proxies of a client and of its server: Leno's, or those of
-    /// Envoy or HAProxy in their place, with the same TLS. CPU is that of both proxies together.
+    /// Runs the scenarios of `leno bench http` in network namespaces of `leno up`, through the proxies of a client
+    /// and of its server: Leno's, or those of Envoy or HAProxy in their place, with the same TLS. CPU is the sum of
+    /// both proxies.
     Mesh(one_proxy::MeshOptions),
-    /// Private, proportional and resident memory of proxies: idle, with connections open, and after them
+    /// Measures private, proportional and resident memory of proxies: idle, with connections open, and after these
+    /// have closed
     Memory(memory::Args),
-    /// Effect of one slow endpoint of three on latency, for each balancing algorithm
+    /// Measures how one slow endpoint of three affects latency, for each balancing algorithm
     ///
-    /// Exits with 1 if the default algorithm's p99 with the slow endpoint exceeds the bound, a
-    /// multiple of its p99 without it.
+    /// Exits 1 if the default algorithm's p99 with the slow endpoint exceeds --bound times its p99 without it.
     Balance(balance::Args),
-    /// Cost of finding the rule for a request, by number of rules
+    /// Measures the time to find the rule of a request, by number of rules
     ///
-    /// Exits with 1 if it grows faster than the logarithm of their number.
+    /// Exits 1 if the time grows faster than the logarithm of the number of rules.
     Match(matching::Args),
-    /// Cost of authorizing: a request by number of policies, a token, a handshake beside rustls alone and Envoy
+    /// Measures the time to authorize a request by number of policies, to verify a token, and to complete a
+    /// handshake, beside rustls alone and Envoy
     ///
-    /// Exits with 1 if it takes more than half a microsecond among 100 of them.
+    /// Exits 1 if authorizing a request takes more than half a microsecond with 100 policies.
     Authorize(authorizing::Args),
-    /// Whether a route that changes many times a second loses a request or cuts a stream (needs
-    /// root)
+    /// Checks that a route that changes many times per second loses no request and cuts no stream. Needs root
     ///
-    /// Exits with 1 if it does, or if the rate is not held.
+    /// Exits 1 if a request was lost, a stream was cut, or the load could not keep its rate.
     Routes(routes::Args),
-    /// Cost of showing an application its client's address, by what it is shown (needs root)
+    /// Measures what it costs to show an application the address of its client, by kind of address. Needs root
     ///
-    /// Connects as the proxy of a workload does, which eBPF captures: from the workload's own address, from
-    /// the stand-in address, and with the client named.
+    /// Connects as the proxy of a workload does, with capture by eBPF: from the workload's own address, from the
+    /// stand-in address, and with the client's address.
     ClientAddress(client_address::Args),
-    /// Cost of accounting for flows, by where they are read, beside none and beside other agents (needs root)
+    /// Measures what flow metrics cost, by their source, compared with none and with other agents. Needs root
     ///
-    /// HTTP at a rate, over kept and over new connections, and Redis at saturation, in a mesh without proxies for each
-    /// measurement. CPU is that of client and server.
+    /// Runs HTTP at a rate, over kept and over new connections, and Redis at saturation, each in a mesh without
+    /// proxies. CPU is the sum of client and server.
     Flows(flows::Args),
-    /// Prints the tables of a file of records: of `memory`, or of `http` and `mesh` in versions that wrote one file
+    /// Prints the tables of a file of records: that of `memory`, or those of `http` and `mesh` from versions that
+    /// wrote one file
     Tables {
-        /// The file of records
+        /// File of records
         file: PathBuf,
     },
     #[command(hide = true)]

@@ -28,10 +28,10 @@ const TEAM: &str = "x-team";
 /// The options of the measurement.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Lookups of a round
+    /// Number of lookups in a round
     #[arg(long, default_value_t = 200_000)]
     lookups: usize,
-    /// Rounds; the median counts
+    /// Number of rounds; the result is their median
     #[arg(long, default_value_t = 9)]
     rounds: usize,
 }

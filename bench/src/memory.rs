@@ -23,20 +23,20 @@ const SCENARIO: &str = "keepalive-1k";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Which proxies
+    /// Proxies to measure, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx",
           value_parser = crate::one_proxy::PROXIES)]
     proxies: Vec<String>,
-    /// Idle connections to hold open to each proxy; each has carried a request
+    /// Number of idle connections to keep open to each proxy, each after one request
     #[arg(long, default_value_t = 500)]
     connections: usize,
-    /// Proxies of each kind that run beside each other, as on a node; figures are those of all together
+    /// Number of proxies of each kind that run at the same time, as on a node, from 1 to 200. Figures are their sum
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=200))]
     copies: u16,
     /// An earlier build of leno-proxy, for the proxy "before"
     #[arg(long, value_name = "PATH")]
     before: Option<PathBuf>,
-    /// Where the records go
+    /// File for the records
     #[arg(long, default_value = "target/bench-memory.json")]
     out: PathBuf,
 }

@@ -43,22 +43,22 @@ const MESHES: [&str; 11] = [
 /// Options that both commands have.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rounds {
-    /// Which scenarios; all of one proxy by default
+    /// Scenarios to measure, separated by commas [default: all of one proxy]
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<String>,
-    /// Rounds; in each, the proxies take turns in another order
+    /// Number of rounds; each measures the proxies in another order
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Seconds of each measurement
+    /// Duration of each measurement, in seconds
     #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// Connections of the load
+    /// Number of connections of the load
     #[arg(long, default_value_t = CONNECTIONS)]
     connections: usize,
-    /// Let the kernel place the processes instead of one CPU for the proxies and one for the rest
+    /// Lets the kernel place the processes, instead of pinning the proxies to one CPU and the rest to another
     #[arg(long)]
     no_pin: bool,
-    /// The directory of the records; by default one of its own below target
+    /// Directory for the records [default: a new directory below target]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// An earlier build of leno-proxy, for the proxy "before"

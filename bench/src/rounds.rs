@@ -15,10 +15,10 @@ pub(crate) type CostFigure<T> = (&'static str, fn(&T) -> Option<f64>);
 /// How often a decision is measured.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct DecisionRounds {
-    /// Requests of a round
+    /// Number of requests in a round
     #[arg(long, default_value_t = 200_000)]
     pub(crate) requests: usize,
-    /// Rounds; the median counts
+    /// Number of rounds; the result is their median
     #[arg(long, default_value_t = 9)]
     pub(crate) rounds: usize,
 }

@@ -27,13 +27,13 @@ const STREAM_BYTES: usize = 100_000;
 /// The options of the measurement.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Requests a second
+    /// Rate of the load, in requests per second
     #[arg(long, default_value_t = 2000)]
     rate: u32,
-    /// Changes of the route a second
+    /// Rate of changes of the route, per second
     #[arg(long, default_value_t = 10)]
     changes: u32,
-    /// Seconds of load
+    /// Duration of the load, in seconds
     #[arg(long, default_value_t = 20)]
     seconds: u32,
 }

@@ -57,7 +57,7 @@ use leno_local::ranges::{MeshRange, RequestedRanges};
 /// Selects one of the meshes that run on this machine.
 #[derive(Debug, Args)]
 pub(crate) struct RunningMesh {
-    /// Name of the mesh [default: the one that runs; of several, the one named default]
+    /// Name of the mesh [default: the only mesh that runs on this machine, or the one named default]
     #[arg(long, visible_alias = "mesh", value_name = "NAME")]
     pub(crate) name: Option<String>,
 }
@@ -72,14 +72,14 @@ impl RunningMesh {
 /// A node of a cluster, whose agent is queried instead of this machine.
 #[derive(Debug, Args)]
 pub(crate) struct NodeOfCluster {
-    /// This node of a cluster in place of this machine: asks its agent, as kubectl port-forward would
+    /// Reads this node of a cluster instead of this machine, through a port-forward to the node's agent
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
 
     #[command(flatten)]
     which: Cluster,
 
-    /// The namespace of the control plane in the cluster
+    /// Namespace of the control plane in the cluster
     #[arg(long, value_name = "NAME", default_value = leno_charts::NAMESPACE)]
     system_namespace: String,
 }
@@ -105,11 +105,11 @@ impl NodeOfCluster {
 /// The address ranges of a mesh that is read from files.
 #[derive(Debug, Args)]
 pub(crate) struct PlannedRanges {
-    /// The address range of workloads, as it was passed to `leno up`
+    /// Address range of workloads in the files, as it is passed to `leno up`
     #[arg(long, value_name = "RANGE")]
     workload_range: Option<MeshRange>,
 
-    /// The address range of services, as it was passed to `leno up`
+    /// Address range of services in the files, as it is passed to `leno up`
     #[arg(long, value_name = "RANGE")]
     service_range: Option<MeshRange>,
 }
@@ -133,19 +133,20 @@ impl PlannedRanges {
 /// Selects a mesh of a cluster or a mesh of this machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AnyMesh {
-    /// Name of a mesh of `leno up` [default: the one that runs; of several, the one named default]
+    /// Selects the mesh of `leno up` with this name [default: the only mesh that runs on this machine, or the one named
+    /// default]
     #[arg(long, visible_alias = "mesh", value_name = "NAME",
           conflicts_with_all = ["cluster", "kubeconfig", "context"])]
     pub(crate) name: Option<String>,
 
-    /// The mesh of the cluster that the kubeconfig names
+    /// Selects the mesh of the cluster that the kubeconfig names. --kubeconfig and --context imply it
     #[arg(long)]
     pub(crate) cluster: bool,
 
     #[command(flatten)]
     pub(crate) which: Cluster,
 
-    /// The namespace of the control plane in the cluster
+    /// Namespace of the control plane in the cluster
     #[arg(long, value_name = "NAME", default_value = leno_charts::NAMESPACE)]
     pub(crate) system_namespace: String,
 }

@@ -23,8 +23,8 @@ const VERSION: &str = match cfg!(feature = "fips") {
     false => env!("CARGO_PKG_VERSION"),
 };
 
-/// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
-/// traffic between services without changing them
+/// A service mesh for one machine or a Kubernetes cluster: encrypts, authenticates, balances and measures the traffic
+/// between services without changing them
 #[derive(Debug, Parser)]
 #[command(name = "leno", version = VERSION, max_term_width = 100, arg_required_else_help = true)]
 #[command(

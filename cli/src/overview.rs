@@ -38,8 +38,8 @@ const SECTIONS: [Section; 6] = [
 ];
 
 /// The text below the sections.
-const FURTHER: &str = "`leno COMMAND --help`, or `leno help COMMAND`, has the options of a command and examples. \
-                       Commands that\nread a mesh work on `leno up` and on a cluster alike.";
+const FURTHER: &str = "`leno COMMAND --help` and `leno help COMMAND` print the options of a command and examples. \
+                       Most commands\nthat read a mesh work both on a mesh of `leno up` and on a cluster.";
 
 /// The command, with a help text in sections.
 pub(crate) fn in_sections(command: Command) -> Command {

@@ -11,14 +11,14 @@ use super::output::caveats;
 
 /// Compares published claims about meshes with what was measured here
 ///
-/// Each claim holds, does not hold here, or is not measurable here, with the reason. A figure holds
-/// if the measured one is within a factor of 1.5 of it.
+/// Each claim holds, does not hold here, or cannot be measured here, with the reason. A figure holds if the measured
+/// one is within a factor of 1.5 of it.
 #[derive(Debug, Args)]
 pub(crate) struct Claims {
-    /// The directory of a run; without one, only arithmetic can be checked
+    /// Directory with the records of a run. Without it, only claims that follow from arithmetic are checked
     directory: Option<PathBuf>,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

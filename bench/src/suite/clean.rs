@@ -7,16 +7,16 @@ use clap::Args;
 use leno_console::{block_on, note};
 use leno_suite::cluster;
 
-/// Reverts what a killed run left behind in a cluster
+/// Reverts the changes that a killed run left behind in a cluster
 ///
-/// A run writes every change to the cluster into DIR/cluster.json before it makes it, with the
-/// state before. A run reverts its changes when it ends, even after an error, and so does the next
-/// run with the same --out. Harmless if nothing is left. Refused while a run works in DIR, and in a
-/// cluster other than that of the run.
+/// A run writes each change of the cluster, with the state before it, into DIRECTORY/cluster.json before it makes the
+/// change. It reverts its changes when it ends, even after an error, and the next run with the same --out reverts
+/// those of a killed run. The command changes nothing if nothing is left. It refuses to run while a run uses the
+/// directory, and in a cluster other than that of the run.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  leno bench clean cluster")]
 pub(crate) struct Clean {
-    /// The directory of the records of that run
+    /// Directory with the records of that run
     directory: PathBuf,
 }
 

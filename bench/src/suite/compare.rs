@@ -9,19 +9,19 @@ use leno_suite::compare::{self, ComparisonRow};
 use leno_suite::record;
 use leno_suite::tabular::{Column, aligned, rows};
 
-/// Compares two runs, and first reports where machines or versions differ
+/// Compares two runs, after a list of the differences between their machines and versions
 ///
-/// For every scenario and mesh that both runs have: latency, CPU, memory and rate, with the 95 %
-/// confidence interval of the ratio over the rounds.
+/// Shows latency, CPU, memory and rate of every scenario and mesh that both runs have, with the 95 % confidence
+/// interval of the ratio over the rounds.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
-    /// The directory of the earlier run
+    /// Directory with the records of the earlier run
     before: PathBuf,
 
-    /// The directory of the later run
+    /// Directory with the records of the later run
     after: PathBuf,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

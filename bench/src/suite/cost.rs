@@ -10,29 +10,29 @@ use leno_suite::{cost, record};
 
 use super::output::caveats;
 
-/// Calculates what 100 sidecars cost a year, from measured CPU and memory and a table of prices
+/// Calculates what 100 sidecars cost per year, from the measured CPU and memory and a table of prices
 ///
-/// A sidecar pays for the larger of its two shares of a machine, CPU or memory. Savings are
-/// relative to the most expensive mesh of the same scenario.
+/// The price of a sidecar is that of the larger of its two shares of a machine, CPU or memory. Savings are relative
+/// to the most expensive mesh of the same scenario.
 #[derive(Debug, Args)]
 pub(crate) struct CostOptions {
-    /// The directory of a run
+    /// Directory with the records of a run
     #[arg(required_unless_present = "print_prices")]
     directory: Option<PathBuf>,
 
-    /// A file with a table of prices, instead of the built-in one
+    /// File with a table of prices, instead of the built-in table
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
-    /// Only this machine of the table
+    /// Uses only this machine of the table
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
 
-    /// Prints the built-in table, for you to edit and pass with --prices
+    /// Prints the built-in table of prices, to edit and pass with --prices
     #[arg(long)]
     print_prices: bool,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

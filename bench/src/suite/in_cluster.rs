@@ -15,17 +15,17 @@ use leno_console::{Cluster, block_on};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "In a cluster")]
 pub(crate) struct ClusterOptions {
-    /// Measures in the cluster that the kubeconfig names
+    /// Measures in the cluster that the kubeconfig names, instead of on this machine. --kubeconfig and --context
+    /// imply it
     #[arg(long)]
     cluster: bool,
 
     #[command(flatten)]
     which: Cluster,
 
-    /// An image with this version of leno-bench as its entrypoint. It runs the client, the suite's
-    /// own services and the node watchers; nodes have it or can pull it. Leno's own images come
-    /// from the same registry with the same tag, unless --set names others [default:
-    /// leno-bench:<version>]
+    /// Image with this version of leno-bench as its entrypoint, which nodes have or can pull. It runs the client, the
+    /// suite's own services and the node watchers. Leno's own images come from the same registry with the same tag,
+    /// unless --set names others [default: leno-bench:<version>]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
 
@@ -33,7 +33,8 @@ pub(crate) struct ClusterOptions {
     #[arg(long)]
     no_install: bool,
 
-    /// One value of Leno's installation, for example image.registry=registry.example; repeat for several
+    /// Sets one value of Leno's chart for the installation, for example image.registry=registry.example. Can be
+    /// repeated
     #[arg(long, value_name = "NAME=VALUE", conflicts_with = "no_install")]
     set: Vec<String>,
 }

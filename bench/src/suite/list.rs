@@ -12,14 +12,14 @@ use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::real_application::images;
 use leno_suite::scenario::{self, Scenario};
 
-/// Lists scenarios, meshes and generators, and what is missing here
+/// Lists scenarios, meshes and load generators, and how to get those that are missing on this machine
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leno bench list\n  leno bench list --application faces >images.yaml"
 )]
 pub(crate) struct List {
-    /// Prints the file of images for a scenario's real application instead, for you to edit and
-    /// pass to `leno bench run` with --application in a cluster
+    /// Prints the file of images of this scenario's real application instead, to edit and pass with --application to
+    /// `leno bench run` in a cluster
     #[arg(long, value_name = "SCENARIO")]
     application: Option<String>,
 }

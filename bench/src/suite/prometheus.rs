@@ -6,26 +6,26 @@ use leno_console::{OutputForm, block_on, print, print_json};
 use leno_suite::prometheus::{self, Question};
 use leno_suite::tabular::aligned;
 
-/// Queries a Prometheus for what a mesh adds: p99 with and without it, memory and CPU of sidecars
+/// Queries a Prometheus for what a mesh costs: p99 with and without it, and memory and CPU of sidecars
 ///
-/// Each figure is one query, and options replace the queries if metrics have other names. A query
-/// that fails temporarily is repeated with growing pauses; a metric that does not exist is named.
+/// Each figure is one query; use the options if metrics have other names. A query that fails temporarily is retried
+/// with increasing pauses. A metric that does not exist is reported by its name.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  leno bench prometheus http://localhost:9090 --window 10m --csv > mesh.csv"
 )]
 pub(crate) struct Prometheus {
-    /// The address of the Prometheus, http://host:port
+    /// Address of the Prometheus, http://HOST:PORT
     url: String,
 
     #[command(flatten)]
     question: Question,
 
-    /// Prints CSV
+    /// Prints CSV instead of a table
     #[arg(long)]
     csv: bool,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

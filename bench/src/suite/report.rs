@@ -8,34 +8,34 @@ use leno_console::print;
 use leno_suite::report::{self, Brief, Form, Summary};
 use leno_suite::{cost, files, picture, record};
 
-/// Makes the report of a run: a table here, and a page with charts beside the records
+/// Prints the report of a run, and writes it with charts beside the records
 ///
-/// Writes report.html, which needs no other file, report.md, report.csv, and every chart in charts/
-/// as SVG, and also as PNG if rsvg-convert is installed. All of them are made from the records
-/// alone.
+/// Writes report.html, which needs no other file, report.md, report.csv, and every chart in charts/ as SVG, and also
+/// as PNG if rsvg-convert is installed. All of them are made from the records alone.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leno bench report bench\n  leno bench report bench -o csv | column -ts,\n  \
                   leno bench report bench --brief docs/figures"
 )]
 pub(crate) struct ReportOptions {
-    /// The directory of a run
+    /// Directory with the records of a run
     directory: PathBuf,
 
-    /// The form of the printed report
+    /// The format of the printed report
     #[arg(short, long, value_enum, default_value_t)]
     output: ReportOutput,
 
-    /// A file with a table of prices, instead of the built-in one
+    /// File with a table of prices, instead of the built-in table
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
-    /// Prints the report, and writes no file
+    /// Prints the report and writes no file
     #[arg(long)]
     no_files: bool,
 
-    /// Writes what a README shows of a run of one scenario into this folder instead: a chart for light and one for dark
-    /// pages, and overhead.md, which has both, a small table, and the command that measured it
+    /// Instead writes the summary of a run of one scenario, for a README, into this directory: one chart for light
+    /// and one for dark pages, and overhead.md, which shows them with a small table and the command of the
+    /// measurement
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["output", "no_files", "prices"])]
     brief: Option<PathBuf>,
 }

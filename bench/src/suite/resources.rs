@@ -9,31 +9,30 @@ use leno_suite::picture;
 use leno_suite::resources::{Analysis, analyse};
 use leno_suite::tabular::{aligned, short};
 
-/// Analyses samples of CPU and memory by rate, as the published sidecar debate did
+/// Analyses samples of CPU and memory by request rate, with the method of the published sidecar comparisons
 ///
-/// A directory is a sequence of files RATE-RUN-metrics.csv with one sample per line, in any unit.
-/// For every column and run, samples below the mean are dropped, then those more than one standard
-/// deviation away. The average of a rate is the mean of its runs' means, and a parabola is fitted
-/// over the rates. JSON output has sequences[] with name and columns.NAME.runs[], .mean_by_rate and
-/// .fit = [c0, c1, c2].
+/// Each directory is one sequence, with files RATE-RUN-metrics.csv of one sample per line, in any unit. For every
+/// column and run, samples below the mean are dropped, then those more than one standard deviation away. The average
+/// of a rate is the mean of its runs' means, and a parabola is fitted over the rates. JSON output has sequences[]
+/// with name and columns.NAME.runs[], .mean_by_rate and .fit = [c0, c1, c2].
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  leno bench resources ambient linkerd --column 'data-plane CPU' --plot cpu.svg"
 )]
 pub(crate) struct Resources {
-    /// Directories of samples
+    /// Directories of samples, one for each sequence
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
 
-    /// Only this column; may be repeated; by default the table shows the mesh's columns
+    /// Shows only this column. Can be repeated [default: the table shows the mesh's columns]
     #[arg(long = "column", value_name = "NAME")]
     columns: Vec<String>,
 
-    /// Draws the first column that is shown, as .svg or .png
+    /// Draws the first column that is shown into this file, .svg or .png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

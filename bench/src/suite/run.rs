@@ -16,7 +16,7 @@ use leno_suite::scenario::{self, Scenario};
 
 use super::output::say_scale;
 
-/// Runs scenarios under meshes, round after round, and keeps a record of each
+/// Measures scenarios with each mesh, round after round, and writes a record of each measurement
 ///
 /// In every round each mesh has its turn after the baseline, with the same application: in network
 /// namespaces of this machine, which needs root, or with --context in a namespace of a Kubernetes
@@ -31,16 +31,15 @@ use super::output::say_scale;
                   leno bench run faces --context staging --image registry.example/leno-bench:1 --application images.yaml --out faces"
 )]
 pub(crate) struct Run {
-    /// Scenarios of `leno bench list`; for a scenario with several rates, faces@60,600 selects some
-    /// of them
+    /// Scenarios of `leno bench list`; faces@60,600 selects some of the rates of a scenario, in requests per second
     #[arg(required = true, value_name = "SCENARIO[@RATE,..]")]
     scenarios: Vec<String>,
 
-    /// Meshes of `leno bench list`; the mesh "none" is always added
+    /// Meshes of `leno bench list`, separated by commas. The baseline "none" is always added
     #[arg(long = "mesh", value_delimiter = ',', default_value = "none,leno", value_name = "MESH")]
     meshes: Vec<String>,
 
-    /// How many rounds to run
+    /// Number of rounds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
@@ -48,15 +47,15 @@ pub(crate) struct Run {
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = measured)]
     duration: Duration,
 
-    /// How long to generate load before each measurement
+    /// Duration of the load before each measurement, which is not counted
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
     warm_up: Duration,
 
-    /// Factor for the rates of the scenarios; by default a twentieth for each processor
+    /// Factor for the rates of the scenarios [default: 1/20 for each processor]
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     scale: Option<f64>,
 
-    /// The load generators: leno, fortio, h2load or wrk; several take turns in each round, and the
+    /// Load generators, separated by commas: leno, fortio, h2load or wrk. Several take turns in each round, and the
     /// report compares them
     #[arg(
         long = "generator",
@@ -69,21 +68,21 @@ pub(crate) struct Run {
     #[command(flatten)]
     choices: Choices,
 
-    /// The real application of the scenario, instead of the suite's own: a folder with a program or
-    /// a jar for each service, such as webui.jar; with --context a file with an image for each,
-    /// which `leno bench list --application SCENARIO` prints
+    /// Real application of the scenario, instead of the suite's own: a directory with a program or a JAR file for
+    /// each service, such as webui.jar; with --context a file with an image for each, which `leno bench list
+    /// --application SCENARIO` prints
     #[arg(long, value_name = "DIR|FILE")]
     application: Option<PathBuf>,
 
-    /// Gives the proxies one CPU, and all else the others
+    /// Pins the proxies to one CPU, and all other processes to the rest
     #[arg(long)]
     pin: bool,
 
-    /// The directory of the records
+    /// Directory for the records
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// Resumes a run that was interrupted
+    /// Continues a run that was interrupted: measures only what has no record yet
     #[arg(long)]
     resume: bool,
 

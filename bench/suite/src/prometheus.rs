@@ -33,7 +33,7 @@ const MAX_ANSWER: usize = 1 << 20;
 /// The queries to make.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Question {
-    /// The time range of the figures, in PromQL's notation
+    /// Time range of the figures, in PromQL's notation
     #[arg(long, default_value = "5m")]
     pub window: String,
 
@@ -45,11 +45,11 @@ pub struct Question {
     #[arg(long, default_value = MESH)]
     pub mesh: String,
 
-    /// Memory of the sidecars
+    /// Gauge of the memory of the sidecars, in bytes
     #[arg(long, default_value = MEMORY)]
     pub memory: String,
 
-    /// CPU time of the sidecars, a counter in seconds
+    /// Counter of the CPU time of the sidecars, in seconds
     #[arg(long, default_value = CPU)]
     pub cpu: String,
 }

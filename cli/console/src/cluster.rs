@@ -8,11 +8,12 @@ use leno_operate::ClusterTarget;
 /// Selects a cluster.
 #[derive(Clone, Debug, Args)]
 pub struct Cluster {
-    /// The cluster's address and credentials [default: KUBECONFIG, ~/.kube/config]
+    /// Kubeconfig file with the cluster's address and credentials [default: the variable KUBECONFIG, else
+    /// ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// The context of the kubeconfig [default: the current one]
+    /// Context of the kubeconfig [default: the current context]
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 }

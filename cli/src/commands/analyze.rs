@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, block_on, print, print_json};
 
-/// Finds mistakes in documents before they are run, or in a cluster: each with its place, reason and remedy
+/// Finds mistakes in documents before they are applied, or in a cluster, each with its place, reason and remedy
 ///
-/// References to objects that do not exist or are not granted, rules without a backend, matches that no request
-/// reaches, routes, selectors and grants that match nothing, unknown fields. Exits 1 if there are errors; with
-/// --strict also if there are warnings. Documents of other kinds, such as a Deployment, are listed as not analyzed; a file
-/// that is named twice is read once.
+/// Mistakes are, for example, references to objects that do not exist or are not granted, rules without a backend,
+/// matches that no request reaches, routes, selectors and grants that match nothing, and unknown fields. Documents of
+/// kinds that the mesh does not use, such as a Deployment, are listed as not analyzed. A file that is named twice is
+/// read once. Exits 1 if there are errors; with --strict also if there are warnings.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno analyze examples/shop/shop.yaml\n  \
                   leno analyze --strict -o json manifests/\n  \
@@ -30,11 +30,11 @@ pub(crate) struct Analyze {
     #[arg(value_name = "FILE|NAMESPACE", conflicts_with = "name")]
     what: Vec<PathBuf>,
 
-    /// A namespace of the cluster; may be given several times
+    /// Analyzes this namespace of the cluster. Can be repeated
     #[arg(short, long = "namespace", value_name = "NAME", conflicts_with = "name")]
     namespaces: Vec<String>,
 
-    /// All namespaces of the cluster
+    /// Analyzes all namespaces of the cluster
     #[arg(short = 'A', long, conflicts_with_all = ["what", "namespaces", "name"])]
     all_namespaces: bool,
 

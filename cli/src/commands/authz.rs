@@ -16,12 +16,12 @@ use leno_resources::{Kind, Object};
 
 use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, explain, print, print_json};
 
-/// Lists who may reach a workload and by which policy, checks one request, and shows what other policies
+/// Lists which clients may reach a workload and by which policy, checks one request, and shows what other policies
 /// would change
 ///
-/// Uses the objects that the control plane of a mesh here or in a cluster follows, or files as `leno up` would run
-/// them. Nothing is sent or applied. The decision is made by the code that the proxies run. The exit code of a check is
-/// 0 if the request is permitted and 1 if not.
+/// Evaluates the objects of a running mesh, on this machine or in a cluster, or files as `leno up` would run them.
+/// Sends no request and applies nothing. The decision is made by the same code as in the proxies. Exits 0 if a
+/// checked request is permitted, and 1 if it is denied.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -43,7 +43,7 @@ pub(crate) struct Authz {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Files to use instead of the running mesh; may be given several times
+    /// YAML file to read instead of the running mesh. Can be repeated
     #[arg(short, long = "file", value_name = "FILE",
           conflicts_with_all = ["name", "cluster", "kubeconfig", "context"])]
     files: Vec<PathBuf>,
@@ -51,34 +51,32 @@ pub(crate) struct Authz {
     #[command(flatten)]
     ranges: PlannedRanges,
 
-    /// Files with AuthorizationPolicies and Namespaces. Shows what would change if they were applied. May be given
-    /// several times
+    /// File with AuthorizationPolicies and Namespaces. Shows what would change if they were applied. Can be repeated
     #[arg(long, value_name = "FILE")]
     with: Vec<PathBuf>,
 
-    /// Namespace of the workload and the client; not needed if a name is in only one namespace
+    /// Namespace of the workload and the client. Not needed if each name is in only one namespace
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// The workload that receives the request (orders, deploy/orders, shop/orders) [default: every workload with a
-    /// proxy]
+    /// Workload that receives the request (orders, deploy/orders, shop/orders) [default: every workload with a proxy]
     workload: Option<String>,
 
-    /// Who sends the request: a workload, an instance, a service account (sa/web), a SPIFFE ID, an address, or
-    /// `anything` without an identity
+    /// The client that sends the request: a workload, an instance, a service account (sa/web), a SPIFFE ID, an
+    /// address, or `anything` for a client without an identity
     #[arg(long, value_name = "CLIENT", requires_all = ["request", "workload"])]
     from: Option<String>,
 
-    /// A claim of the request's token. The token is assumed to be valid. May be given several times
+    /// A claim of the request's token, which is assumed to be valid. Can be repeated
     #[arg(long, value_name = "NAME=VALUE", requires = "from", value_parser = claim)]
     claim: Vec<(String, String)>,
 
-    /// How long ago the clients' certificates became valid, for conditions on that (from[].certificate). A certificate
-    /// is valid from 5 minutes before it is issued [default: 5m, or what --certificate-left leaves of 24h]
+    /// Age of the clients' certificates since the start of their validity, for conditions on it (from[].certificate).
+    /// A certificate is valid from 5 minutes before it is issued [default: 5m, or 24h less --certificate-left]
     #[arg(long, value_name = "DURATION", value_parser = leno_console::duration)]
     certificate_age: Option<Duration>,
 
-    /// How long the clients' certificates are still valid [default: what --certificate-age leaves of 24h]
+    /// How long the clients' certificates are still valid [default: 24h less --certificate-age]
     #[arg(long, value_name = "DURATION", value_parser = leno_console::duration)]
     certificate_left: Option<Duration>,
 

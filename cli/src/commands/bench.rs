@@ -9,11 +9,12 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use leno_local::program;
 
-/// Measures meshes, or none, under the same load, and reports what they cost
+/// Measures what meshes cost: sends the same load through each mesh and without one, and compares the results
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Bench {
-    /// The arguments of `leno-bench`; `leno bench help` lists its commands, `leno help bench run` explains one
+    /// Arguments of `leno-bench`. `leno bench help` lists its commands, and `leno help bench run` explains one of
+    /// them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }

@@ -12,28 +12,29 @@ use leno_operate::{ClusterTarget, ReportScope};
 
 use super::{AnyMesh, ChosenMesh, block_on, print};
 
-/// Collects what a bug report needs, from a mesh of `leno up` or of a cluster, in one archive without secrets
+/// Collects what a bug report needs from a mesh, in one archive without secrets
 ///
-/// Versions, what was installed, Leno's objects and those attached to the mesh, events, the newest lines of the
-/// logs of the control plane, the agents and the proxies, and their metrics and configuration; of a cluster also what its
-/// observer shows you of the last five minutes. Secrets are not
-/// read; values of environments, headers and annotations, commands of workloads, and all text that looks like
-/// a key or a token are removed. Read it before you send it. Exits 1 if something could not be gathered.
+/// The archive has versions, the settings of the installation, Leno's objects and those attached to the mesh, events,
+/// the newest log lines of the control plane, the agents and the proxies, and their metrics and configuration; of a
+/// cluster also the observer's figures of the last five minutes. Secrets are not read. Values of variables, headers
+/// and annotations, commands of workloads, and all text that looks like a key or a token are removed. Read the
+/// archive before you send it. Exits 1 if a part could not be collected.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno bug-report               # the mesh that runs here\n  \
                   leno bug-report --context prod -n shop --file shop.tar.gz"
 )]
 pub(crate) struct BugReport {
-    /// A namespace of workloads in a cluster; may be given several times [default: all that have proxies]
+    /// Collects from this namespace of workloads in a cluster. Can be repeated [default: all that have proxies]
     #[arg(short, long = "namespace", value_name = "NAME")]
     namespaces: Vec<String>,
 
-    /// The archive; the file must not exist [default: leno-bug-report-<time>.tar.gz]
+    /// Archive to write; the file must not exist yet [default: leno-bug-report-<time>.tar.gz]
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// The largest number of proxies whose state, and in a cluster whose log, is included; those that are not ready come first
+    /// Largest number of proxies whose state, and in a cluster whose log, is included. Those that are not ready come
+    /// first
     #[arg(long, default_value_t = 50, value_name = "NUMBER")]
     proxies: usize,
 

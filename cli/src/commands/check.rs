@@ -14,16 +14,17 @@ use leno_local::layout::{DEFAULT_MESH, Layout};
 
 use super::{Cluster, OutputForm, RunningMesh, block_on, print, print_json};
 
-/// Checks what this machine, or a cluster, can do, and whether the mesh there is healthy
+/// Checks what this machine or a cluster can do for the mesh, and whether the mesh there is healthy
 ///
-/// Exits 1 if traffic cannot be captured here, or if a part of the mesh is unhealthy or could not be checked.
+/// Exits 1 if traffic cannot be captured on this machine, or if a part of the mesh is unhealthy or could not be
+/// checked. Each finding has its remedy.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno check           # this machine\n  \
                   leno check --pre          # a cluster, before Leno is installed\n  \
                   sudo leno check --pre --ebpf   # this machine's kernel: each program, tried\n  \
                   leno check --cluster      # a cluster that has it")]
 pub(crate) struct Check {
-    /// Checks the cluster that the kubeconfig names instead of this machine
+    /// Checks the cluster that the kubeconfig names, instead of this machine
     #[arg(long)]
     cluster: bool,
 
@@ -31,15 +32,15 @@ pub(crate) struct Check {
     #[arg(long)]
     pre: bool,
 
-    /// With --pre: checks whether this machine's kernel can run Leno's programs. Loads and attaches each of them in a
-    /// control group and a namespace that are removed afterwards
+    /// With --pre, checks whether this machine's kernel can run Leno's programs. Loads and attaches each of them in a
+    /// temporary control group and network namespace
     #[arg(long, requires = "pre", conflicts_with = "cluster")]
     ebpf: bool,
 
     #[command(flatten)]
     which: Cluster,
 
-    /// The namespace of the control plane in the cluster
+    /// Namespace of the control plane in the cluster
     #[arg(long, short, default_value = leno_charts::NAMESPACE)]
     namespace: String,
 

@@ -6,13 +6,13 @@ use leno_console::note;
 
 use super::print;
 
-/// Removes what a killed `leno up` has left: namespaces, control groups, pins, mounts, processes
+/// Removes what a killed `leno up` has left behind: network namespaces, control groups, pins, mounts and processes
 ///
-/// A mesh that still runs is left alone. Needs root.
+/// Does not change meshes that still run. Exits 2 if something could not be removed. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno cleanup")]
 pub(crate) struct Cleanup {
-    /// Only the mesh of this name; without it, every mesh whose `leno up` has ended
+    /// Cleans up only after the mesh of this name [default: after every mesh whose `leno up` has ended]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }

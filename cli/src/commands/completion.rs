@@ -54,11 +54,11 @@ const OF_MESHES: [&str; 26] = [
     "why",
 ];
 
-/// Prints the completion script of a shell
+/// Prints the script that completes commands in a shell
 ///
-/// It completes commands, options and their values, files, and the names of running meshes, namespaces, workloads and
-/// instances. Only root can see these names. In the shell of another user they are completed if LENO_COMPLETE_SUDO=1 is
-/// set and sudo needs no password.
+/// The script completes commands, options and their values, files, and the names of running meshes, namespaces,
+/// workloads and instances. Only root can read these names. For other users they are completed if
+/// LENO_COMPLETE_SUDO=1 is set and sudo needs no password.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  source <(leno completion bash)\n  \
                         leno completion bash > /etc/bash_completion.d/leno\n  \

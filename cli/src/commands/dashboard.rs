@@ -19,12 +19,12 @@ use super::{AnyMesh, ChosenMesh, block_on, print};
 use live::LiveTaps;
 use own::OwnPages;
 
-/// Shows a mesh in the browser: what is broken, what calls what, and the last day of it
+/// Serves the dashboard of a mesh: what is broken, which workload calls which, and the last 24 hours
 ///
-/// It changes nothing. For a mesh of `leno up` it needs root. Without --tap, every user of this machine can then read
-/// the dashboard on loopback, except the YAML of routes and policies, which needs the token in the printed address. For
-/// a cluster it shows the namespaces in which you may open a port-forward, and a browser always needs the token. With
-/// another --listen address a browser always needs the token as well. Runs until Ctrl-C.
+/// The dashboard only reads. For a mesh of `leno up` it needs root. On a loopback address and without --tap, every
+/// user of this machine can open it; only the YAML of routes and policies needs the token in the printed address.
+/// With --tap, with another --listen address, or for a cluster, a browser always needs the token. For a cluster it
+/// shows the namespaces in which you may create a port-forward. Runs until Ctrl-C.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno dashboard\n  sudo leno dashboard --tap --listen 127.0.0.1:0\n  \
@@ -34,12 +34,12 @@ pub(crate) struct Dashboard {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// The address to serve on; port 0 selects a free port
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7788")]
     listen: SocketAddr,
 
-    /// For a mesh of `leno up`, lets the page show live requests, as `leno tap` does. A browser then needs the token in
-    /// the printed address on loopback, too. For a cluster the page shows live requests without this option
+    /// Lets the page show live requests of a mesh of `leno up`, as `leno tap` does. For a cluster the page does so
+    /// without this option
     #[arg(long)]
     tap: bool,
 }

@@ -29,25 +29,25 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// How long the shop runs without a mesh, for comparison.
 const BARE: Duration = Duration::from_secs(8);
 
-/// Brings up a small shop over a real Redis, meshed, sends load, and shows what happens
+/// Runs a small shop over a real Redis in a mesh, sends load to it, and shows the results
 ///
-/// Needs root. Ends by itself and leaves nothing behind.
+/// Needs root. Ends by itself, and removes everything that it has created.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno demo --seconds 10")]
 pub(crate) struct Demo {
-    /// How long the load lasts, in seconds
+    /// Duration of the load, in seconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=3600))]
     seconds: u64,
 
-    /// Pages requested a second; each page makes about six calls inside the shop
+    /// Pages requested per second; each page causes about six requests inside the shop
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=5000))]
     rate: u32,
 
-    /// How traffic is captured: auto, ebpf, nftables or iptables
+    /// How connections are steered into the proxies: auto, ebpf, nftables or iptables
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
     capture: CaptureChoice,
 
-    /// The output format; JSON is one object at the end
+    /// The output format; json prints one object at the end
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
-/// Shows what one proxy works with, or how a pod is captured
+/// Shows the state of one proxy, or how a pod is captured
 #[derive(Debug, Args)]
 pub(crate) struct Diagnostics {
     #[command(subcommand)]
@@ -30,20 +30,20 @@ enum DiagnosticsCommand {
     Capture(capture::Capture),
 }
 
-/// Shows what one proxy works with: identity, policy, services and endpoints, and how old that is
+/// Shows the state of one proxy: identity, policy, services and endpoints, and how old it is
 ///
-/// Queries the proxy itself, in a cluster through a port-forward as kubectl does. Exits 1 if the proxy does not answer
-/// or is not ready.
+/// Queries the proxy itself; in a cluster through a port-forward. Exits 1 if the proxy does not answer or is not
+/// ready.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno diagnostics proxy web-0\n  \
                   leno diagnostics proxy -n shop web-7d9c-x2x4k\n  \
                   leno diagnostics proxy --context prod -n shop deploy/web -o json")]
 pub(crate) struct Proxy {
-    /// The pod or its owner (deploy/web means one of its pods); for `leno up`, an instance or a workload
+    /// The pod, or its owner, such as deploy/web, for one of its pods; for `leno up`, an instance or a workload
     #[arg(value_name = "POD")]
     pod: String,
 
-    /// Its namespace [default: the kubeconfig's; for `leno up`, any namespace that has the name]
+    /// Namespace of the pod [default: the kubeconfig's; for `leno up`, any namespace that has the name]
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 

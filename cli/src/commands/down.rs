@@ -17,18 +17,18 @@ use super::{RunningMesh, print};
 /// How often to check whether the mesh has ended.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Ends a mesh that `leno up` runs, as Ctrl-C in its terminal does, and waits until it is gone
+/// Ends a mesh of `leno up`, as Ctrl-C in its terminal does, and waits until it has ended
 ///
-/// Applications get SIGTERM and the time of --grace; proxies finish their requests and connections. Without --name it
-/// ends the mesh named default, or else the only one that runs, and prints its name. If several run and none is named
-/// default, it refuses and lists them. Needs root.
+/// Applications receive SIGTERM, and have the time of --grace of `leno up` to end; proxies finish their requests and
+/// connections. Without --name, ends the mesh named default, else the only mesh that runs, and prints its name. If
+/// several run and none of them is named default, ends none, lists their names and exits 2. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno down")]
 pub(crate) struct Down {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Kills everything at once
+    /// Kills all processes of the mesh without waiting for them
     #[arg(long)]
     now: bool,
 }

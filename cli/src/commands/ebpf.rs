@@ -24,7 +24,7 @@ enum EbpfCommand {
     Prune(Prune),
 }
 
-/// Lists what programs are attached for: captured workloads, and meshes whose flows are accounted for
+/// Lists the captured workloads and the meshes with flow metrics, for which programs are attached
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno ebpf status\n  leno ebpf status --node worker-1")]
 struct Status {
@@ -36,7 +36,8 @@ struct Status {
     output: OutputForm,
 }
 
-/// Lists the programs: what each is attached to, and its runs while the kernel counts them
+/// Lists the programs: what each is attached to, and its runs and time per run if the kernel counts them (sysctl
+/// kernel.bpf_stats_enabled=1)
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  sudo sysctl kernel.bpf_stats_enabled=1; sudo leno ebpf programs"
@@ -62,9 +63,9 @@ struct Maps {
     output: OutputForm,
 }
 
-/// Changes the size of the table of flows or of the ring of changes while they are in use
+/// Changes the size of the flow table or of the ring of changes while they are in use
 ///
-/// The flows in the table are kept, and no counter changes. The next `leno up` of the mesh uses the sizes in its own
+/// The connections in the table and all counters are kept. The next `leno up` of the mesh uses the sizes of its own
 /// options again.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno ebpf resize --flow-map-size 65536")]
@@ -72,18 +73,19 @@ struct Resize {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// How many connections the table of flows holds, up to 1048576 [default: as before]
+    /// Number of connections that the flow table can hold, from 1 to 1048576 [default: unchanged]
     #[arg(long, value_name = "COUNT", required_unless_present = "flow_ring_size")]
     flow_map_size: Option<u32>,
 
-    /// How many changes of connections may wait for `leno flows --follow`, up to 1048576 [default: as before]
+    /// Number of connection changes that are buffered for `leno flows --follow`, from 1 to 1048576 [default:
+    /// unchanged]
     #[arg(long, value_name = "COUNT")]
     flow_ring_size: Option<u32>,
 }
 
-/// Replaces the programs that account for flows by those of this version, while they count
+/// Replaces the programs that count flows by those of this version, without a gap in the counters
 ///
-/// The new programs are tested with a connection first. If they count it wrongly, or the kernel rejects them, the old
+/// The new programs are first tested with a connection. If they count it wrongly, or the kernel rejects them, the old
 /// programs stay. Programs that capture traffic are replaced by the next `leno up`, and on Kubernetes by the agent.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno ebpf upgrade")]
@@ -92,9 +94,9 @@ struct Upgrade {
     mesh: RunningMesh,
 }
 
-/// Removes the pins of programs whose control group or network namespace is gone
+/// Removes the pins of programs whose control group or network namespace no longer exists
 ///
-/// Programs that are attached stay: `leno cleanup` removes those of a killed `leno up`.
+/// Attached programs stay. `leno cleanup` removes those of a killed `leno up`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno ebpf prune")]
 struct Prune {}

@@ -7,21 +7,21 @@ use clap::Args;
 
 use super::RunningMesh;
 
-/// Runs a command as a workload: in its namespace, with its DNS, identity and environment
+/// Runs a command in the environment of a workload: with its namespaces, DNS, identity and variables
 ///
-/// Traffic of the command is captured like the workload's own. The command uses the terminal and sets the exit code,
-/// which is 127 if the command does not exist. Needs root.
+/// Connections of the command are captured like those of the workload. The command uses this terminal. Exits with the
+/// command's exit code, or with 127 if the command does not exist. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno exec -n shop web -- curl -s http://catalog:8080/")]
 pub(crate) struct Exec {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workload; not needed if its name is in only one namespace
+    /// Namespace of the workload. Not needed if its name is in only one namespace
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// An instance such as web-1, or a workload such as web, which means its first instance
+    /// Instance (web-1) or workload (web); of a workload, its first instance
     workload: String,
 
     /// The command and its arguments

@@ -12,11 +12,11 @@ use leno_operate::{ClusterObjects, ClusterTarget, Ejections, ObjectExtent, PodNa
 
 use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, block_on, print, print_json};
 
-/// Explains what happens to a request: service, route, rule, filters, backends, endpoints, and why the
-/// other routes do not get it
+/// Explains what happens to a request: service, route, rule, filters, backends and endpoints, and why other routes do
+/// not match
 ///
-/// Uses the objects that the control plane of a mesh here or in a cluster follows, or files as `leno up` would run
-/// them. Nothing is sent. The decision is made by the code that the proxies run.
+/// Evaluates the objects of a running mesh, on this machine or in a cluster, or files as `leno up` would run them.
+/// Sends no request. The decision is made by the same code as in the proxies.
 #[derive(Debug, Args)]
 #[command(
     mut_args(PlannedRanges::with_files),
@@ -31,7 +31,7 @@ pub(crate) struct Explain {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Files to use instead of the running mesh; may be given several times
+    /// YAML file to read instead of the running mesh. Can be repeated
     #[arg(short, long = "file", value_name = "FILE",
           conflicts_with_all = ["name", "cluster", "kubeconfig", "context"])]
     files: Vec<PathBuf>,
@@ -39,12 +39,12 @@ pub(crate) struct Explain {
     #[command(flatten)]
     ranges: PlannedRanges,
 
-    /// Namespace of the client; not needed if its name is in only one namespace
+    /// Namespace of the client. Not needed if its name is in only one namespace
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// Who sends the request: a workload (web, deploy/web, shop/web), an instance (web-1, pod/web-1) or any client
-    /// with a service account (sa/web)
+    /// The client that sends the request: a workload (web, deploy/web, shop/web), an instance (web-1, pod/web-1) or a
+    /// service account (sa/web)
     client: String,
 
     /// The output format

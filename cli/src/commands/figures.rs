@@ -35,22 +35,22 @@ pub(crate) struct Figures {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Only what concerns this namespace
+    /// Shows only workloads of this namespace, edges to or from them, and routes of its services
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// How long to count, from 100ms to 1h
+    /// Length of the window of time in which requests are counted, from 100ms to 1h
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = window)]
     window: Duration,
 
-    /// Counts this time up to now, from the history, instead of the time from now on; from 5s to 24h
+    /// Reports on this much time up to now, from the history, instead of on a window that begins now; from 5s to 24h
     #[arg(long, value_name = "DURATION", value_parser = since, conflicts_with_all = ["window", "watch"])]
     since: Option<Duration>,
 
     #[command(flatten)]
     recorded: Recorded,
 
-    /// Prints a report for each window, until Ctrl-C
+    /// Prints a report after each window, until Ctrl-C
     #[arg(short, long)]
     watch: bool,
 

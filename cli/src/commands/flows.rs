@@ -28,14 +28,13 @@ const POLL: Duration = Duration::from_millis(50);
 /// The values of `--peer` that do not name a workload.
 const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 
-/// Lists the connections of workloads, open and just closed, or follows them as they change
+/// Lists the open and recently closed connections of workloads, or follows them as they change
 ///
-/// The kernel counts. Bytes are payload as the application sent and received it, without retransmissions; if frames are
-/// counted, all bytes on the wire. Each connection has a line for each workload at one of its ends, and lines for the
-/// connections between applications and their proxies. What proxies send and receive for themselves, the control plane's
-/// discovery and requests to their admin port, is left out, from JSON as well, unless --all, --peer or --port asks for it.
-/// Needs root, or with --node the right to forward ports of the
-/// agent's pod.
+/// The kernel counts them. Bytes are payload without retransmissions; for workloads whose frames are counted, all
+/// bytes on the wire. A connection has one line for each workload at its ends, and further lines for the connections
+/// between applications and their proxies. The proxies' own connections, to the control plane and to their admin
+/// ports, are left out unless --all, --peer or --port selects them. Needs root, or with --node the right to create a
+/// port-forward to the agent's pod.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno flows web --state established\n  \
                   sudo leno flows -n shop --socket application -o json\n  \
@@ -44,7 +43,7 @@ const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
                   sudo leno flows --drops\n  \
                   leno flows shop/web --node worker-1")]
 pub(crate) struct Flows {
-    /// Connections of this workload only; shop/web names its namespace
+    /// Lists only connections of this workload; shop/web names its namespace
     #[arg(value_name = "WORKLOAD")]
     workload: Option<String>,
 
@@ -54,55 +53,57 @@ pub(crate) struct Flows {
     #[command(flatten)]
     of: NodeOfCluster,
 
-    /// Connections of this namespace only
+    /// Lists only connections of this namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// Connections in this state only; repeat for several
+    /// Lists only connections in this state. Can be repeated
     #[arg(long, value_enum, value_name = "STATE")]
     state: Vec<State>,
 
-    /// Only connections with this workload at the other end; or with outside, itself, or control-plane
+    /// Lists only connections with this workload at the other end; also outside (not in the mesh), itself (the same
+    /// workload) and control-plane
     #[arg(long, value_name = "WORKLOAD")]
     peer: Option<String>,
 
-    /// Connections that the workload opened (client), or accepted (server)
+    /// Lists only connections that the workload opened (client) or accepted (server)
     #[arg(long, value_enum, value_name = "ROLE")]
     role: Option<Role>,
 
-    /// Connections of the application, or of the proxy; or those whose frames are counted (wire)
+    /// Lists only connections of the application, of the proxy, or those that are counted by their frames (wire)
     #[arg(long, value_enum, value_name = "PROGRAM")]
     socket: Option<Socket>,
 
-    /// Only flows of this protocol; protocols other than TCP are seen only if frames are counted
+    /// Lists only flows of this protocol. Protocols other than TCP are counted only by frames (leno.dev/flow-metrics:
+    /// packets)
     #[arg(long, value_enum, value_name = "PROTOCOL")]
     protocol: Option<Protocol>,
 
-    /// Also the connections that proxies have for themselves: with the control plane, and to their admin port
+    /// Lists the proxies' own connections too: to the control plane, and to their admin ports
     #[arg(long, conflicts_with_all = ["requests", "drops"])]
     all: bool,
 
-    /// Connections with this port at either end only
+    /// Lists only connections with this port at either end
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 
-    /// Shows requests instead of connections, since the start of the mesh: as proxies count them, by client and server;
-    /// with --socket wire, requests that were read from frames of workloads without a proxy, by protocol, kind and
-    /// result
+    /// Shows requests since the start of the mesh instead of connections: by client and server, as proxies count
+    /// them; with --socket wire by protocol, kind and result, as they are read from the frames of workloads without a
+    /// proxy
     #[arg(long, conflicts_with_all = ["follow", "state", "protocol", "port"])]
     requests: bool,
 
-    /// Shows packets that the kernel dropped instead of connections: by workload and the kernel's reason, since the
-    /// start of the mesh
+    /// Shows packets that the kernel dropped since the start of the mesh instead of connections: by workload and the
+    /// kernel's reason
     #[arg(long, conflicts_with_all = ["requests", "follow", "state", "peer", "role", "socket", "protocol", "port"])]
     drops: bool,
 
-    /// Prints each change of a connection as it happens, until Ctrl-C. Only on this machine, and only one process at a
-    /// time
+    /// Prints each change of a connection as it happens, until Ctrl-C. Not with --node, and only one process at a
+    /// time can follow
     #[arg(short, long, conflicts_with = "node")]
     follow: bool,
 
-    /// The output format; with --follow, JSON is an object on each line
+    /// The output format; with --follow, json prints one object per line
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -8,10 +8,10 @@ use clap::Args;
 /// Ends the processes of a mesh whose `leno up` was killed; `leno up` starts it
 #[derive(Debug, Args)]
 pub(crate) struct Guard {
-    /// The control group of the mesh
+    /// Control group of the mesh
     group: PathBuf,
 
-    /// The number of that group
+    /// ID of that control group
     number: u64,
 }
 

@@ -29,10 +29,10 @@ pub(crate) enum Authority {
     Cluster { client: Client, namespace: String },
 }
 
-/// Shows which certificates a mesh signs with, when they expire, and which roots proxies trust
+/// Shows which certificate a mesh signs with, when it expires, and which roots proxies trust
 ///
-/// For a mesh of `leno up` it needs root; in a cluster the rights to port-forward to the control plane's pods and, to
-/// rotate or revoke, to write ConfigMaps in its namespace.
+/// Needs root for a mesh of `leno up`. In a cluster it needs the right to create a port-forward to the control
+/// plane's pods and, to rotate or revoke, to write ConfigMaps in its namespace.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  sudo leno identity\n  sudo leno identity -o json\n  \
@@ -56,10 +56,10 @@ enum Action {
     Revoke(Revoke),
 }
 
-/// Revokes the certificates that a service account has, and closes the connections on which they were shown
+/// Revokes the current certificates of a service account, and closes the connections that use them
 ///
-/// Its workloads get new certificates at once, if their tokens still hold: `leno restart` gives them new tokens. Use it
-/// when a key or a certificate may have been copied.
+/// For a key or a certificate that may have been copied. The workloads get new certificates at once if their tokens
+/// are still valid; `leno restart` gives them new tokens.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno identity revoke shop/web")]
 struct Revoke {
@@ -71,25 +71,25 @@ struct Revoke {
     mesh: AnyMesh,
 }
 
-/// Replaces the root certificate by a new one, in phases in which no connection fails
+/// Replaces the root certificate by a new one in phases, without failed connections
 ///
-/// The new root becomes trusted (add), then signs (switch), then the old root is no longer trusted (remove). A phase
-/// ends when every connected proxy has acknowledged it. The control plane continues the rotation by itself, also after
-/// a restart.
+/// First proxies trust the new root (add), then it signs (switch), then they no longer trust the old root (remove). A
+/// phase ends when every connected proxy has acknowledged it. The control plane continues the rotation by itself,
+/// also after a restart.
 #[derive(Debug, Args)]
 struct RotateRoot {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Returns to the previous root, from any phase
+    /// Returns to the previous root, from any phase of a rotation
     #[arg(long)]
     abort: bool,
 
-    /// Returns when the rotation is over
+    /// Waits until the rotation has ended
     #[arg(long)]
     wait: bool,
 
-    /// How long --wait waits
+    /// How long --wait waits until the rotation has ended
     #[arg(long, default_value = "20m", value_name = "DURATION", value_parser = leno_console::duration)]
     timeout: Duration,
 }

@@ -21,12 +21,12 @@ use super::{Cluster, block_on, print_raw};
 /// Longest text that is read, in bytes; the manifests of a large cluster take a few MiB.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// Adds the proxy to the pods of a manifest, and prints it
+/// Adds the proxy to the pods of a manifest, and prints the manifest
 ///
 /// Accepts every kind that creates pods (Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController,
-/// Job, CronJob), lists of them, and texts of several documents, in YAML or JSON. Everything else is printed unchanged.
-/// A changed document keeps the order of its fields and loses its comments. The result for each document is on standard
-/// error. Exits 1 if a proxy could not be injected where it should be.
+/// Job, CronJob) and lists of them, one or several documents, in YAML or JSON. Prints everything else unchanged. A
+/// changed document keeps the order of its fields and loses its comments. Reports the result for each document on
+/// standard error. Exits 1 if a proxy could not be injected where it should be.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno inject shop.yaml | kubectl apply -f -\n  \
                   kubectl get -n shop deploy -o yaml | leno inject - | kubectl apply -f -\n  \
@@ -36,53 +36,53 @@ pub(crate) struct Inject {
     #[command(flatten)]
     text: Text,
 
-    /// Reads settings that are not given here from the cluster that the kubeconfig names; otherwise no cluster is
-    /// queried
+    /// Reads the settings that are not given here from the cluster that the kubeconfig names. Without it, no cluster
+    /// is queried
     #[arg(long)]
     cluster: bool,
 
     #[command(flatten)]
     which: Cluster,
 
-    /// The namespace of objects that name none, as for `kubectl apply -n` [default: with --cluster that of the context,
+    /// Namespace of objects that name none, as for `kubectl apply -n` [default: with --cluster that of the context,
     /// otherwise none]
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// The namespace of the control plane
+    /// Namespace of the control plane
     #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
     system_namespace: String,
 
-    /// The proxy's image [default: leno-proxy of this version]
+    /// Image of the proxy [default: leno-proxy of this version]
     #[arg(long, value_name = "IMAGE")]
     proxy_image: Option<String>,
 
-    /// The trust domain of the mesh [default: cluster.local]
+    /// Trust domain of the mesh [default: cluster.local]
     #[arg(long, value_name = "NAME")]
     trust_domain: Option<String>,
 
-    /// The address of the control plane [default: https://leno-controller.leno-system.svc:15010]
+    /// Address of the control plane [default: https://leno-controller.leno-system.svc:15010]
     #[arg(long, value_name = "URL")]
     control: Option<String>,
 
-    /// How traffic is captured if the pod does not set it
+    /// How the pod's connections are steered into the proxy, unless the pod sets leno.dev/capture
     #[arg(long, value_enum)]
     capture: Option<Capture>,
 
-    /// Seconds for which containers without a preStop hook wait before SIGTERM; 0 for none, as before Kubernetes 1.30
-    /// [default: 1]
+    /// How long containers without a preStop hook wait before SIGTERM, in seconds. 0: no wait, as before Kubernetes
+    /// 1.30 [default: 1]
     #[arg(long, value_name = "SECONDS")]
     pre_stop_sleep: Option<u32>,
 
-    /// The kind of container in which the proxy runs [default: sidecar]
+    /// Kind of container in which the proxy runs [default: sidecar]
     #[arg(long, value_enum)]
     shape: Option<ShapeName>,
 }
 
-/// Removes the proxy from the pods of a manifest, and prints it
+/// Removes the proxy from the pods of a manifest, and prints the manifest
 ///
-/// The inverse of `leno inject`, for the same kinds and forms. Everything that injection did not change is printed as
-/// it was written.
+/// The inverse of `leno inject`, for the same kinds and formats. Everything that injection did not change is printed
+/// as it was.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno uninject shop.yaml | kubectl apply -f -\n  \
                   kubectl get -n shop deploy -o yaml | leno uninject - | kubectl apply -f -")]

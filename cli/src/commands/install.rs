@@ -10,20 +10,20 @@ use leno_charts::{NAMESPACE, Values, render};
 
 use super::print;
 
-/// Prints what to install in a Kubernetes cluster, as YAML for kubectl
+/// Prints the objects to install in a Kubernetes cluster, as YAML for kubectl
 ///
-/// Nothing is sent anywhere: read it, keep it in a repository, apply it. It has the same objects and values as the Helm
-/// chart (charts/leno).
+/// Sends nothing to a cluster: review the output, store it in a repository, apply it. It has the same objects and
+/// values as the Helm chart (charts/leno).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno install | kubectl apply --server-side -f -\n  \
                   leno install --ha --set mtls=strict --set image.registry=registry.example.org/leno\n  \
-                  leno install --show-values > values.yaml      # what can be told, and what it is for\n\n\
+                  leno install --show-values > values.yaml      # every value, with an explanation\n\n\
                   Then: kubectl label namespace NAMESPACE leno.dev/inject=enabled")]
 pub(crate) struct Install {
     #[command(flatten)]
     options: InstallOptions,
 
-    /// Prints the chart's values instead, each with an explanation
+    /// Prints the chart's default values instead, each with an explanation
     #[arg(long)]
     show_values: bool,
 }
@@ -31,19 +31,19 @@ pub(crate) struct Install {
 /// The options that set the values of an installation.
 #[derive(Debug, Args)]
 pub(crate) struct InstallOptions {
-    /// Three replicas of the control plane on different nodes, one of which may be down
+    /// Runs three replicas of the control plane on different nodes, so that one of them may fail
     #[arg(long)]
     ha: bool,
 
-    /// YAML file with values; repeat for several, of which the later ones win; "-" reads standard input
+    /// YAML file with values of the chart; "-" reads standard input. Can be repeated; later files take precedence
     #[arg(long, short = 'f', value_name = "FILE")]
     values: Vec<PathBuf>,
 
-    /// One value, for example controller.log=debug; repeat for several; wins over files
+    /// Sets one value of the chart, for example controller.log=debug. Can be repeated; takes precedence over files
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
 
-    /// The namespace of the control plane and the node agents
+    /// Namespace of the control plane and the node agents
     #[arg(long, short, default_value = NAMESPACE, value_parser = label)]
     pub(crate) namespace: String,
 }

@@ -18,40 +18,40 @@ use super::{RunningMesh, escaped};
 /// How often to check for new lines.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Prints what the workloads of a mesh of `leno up` have printed: the newest 4 to 8 MiB
+/// Prints the output of the workloads of a mesh of `leno up`
 ///
-/// For one instance, or a workload with one instance, prints only its lines; otherwise prefixes each line with the
-/// instance's name. `leno` selects the lines of `leno up` itself, which are kept separately, and `controller` those of
-/// the control plane. Reports how many older lines were dropped. Needs root.
+/// The log keeps the newest 4 to 8 MiB of all workloads together; the command reports how many older lines were
+/// dropped. Each line begins with the instance's name, unless one instance is selected. The name `leno` selects the
+/// lines of `leno up` itself, which are kept separately, and `controller` those of the control plane. Needs root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno logs -f web\n  sudo leno logs --tail 20 -t shop/web-1 cart\n  \
                         sudo leno logs --proxy web"
 )]
 pub(crate) struct Logs {
-    /// Instances (web-1), workloads (web) or either with its namespace (shop/web) [default: all]
+    /// Instances (web-1) or workloads (web), with a namespace if needed (shop/web) [default: all]
     workloads: Vec<String>,
 
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workloads; not needed if their names are in only one namespace
+    /// Namespace of the workloads. Not needed if each name is in only one namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// Prints new lines as they come, until Ctrl-C or the end of the mesh
+    /// Prints new lines as they are written, until Ctrl-C or the end of the mesh
     #[arg(short, long)]
     follow: bool,
 
-    /// Only this many of the newest lines
+    /// Prints only this many of the newest lines
     #[arg(long, value_name = "LINES", value_parser = lines, allow_negative_numbers = true)]
     tail: Option<usize>,
 
-    /// Begins each line with its time
+    /// Begins each line with its time in UTC
     #[arg(short, long)]
     timestamps: bool,
 
-    /// The lines of their proxies instead
+    /// Prints the lines of the workloads' proxies instead
     #[arg(long)]
     proxy: bool,
 }

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::{Args, Command};
 
-/// Writes the manual pages of all commands into a folder
+/// Writes the manual pages of all commands into a directory
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// The folder; it is created if it does not exist
+    /// Directory to write into, which is created if it does not exist
     folder: PathBuf,
 }
 

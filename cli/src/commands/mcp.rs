@@ -28,14 +28,15 @@ use call::Caller;
 use tools::TOOLS;
 
 /// The instructions that clients get before their first call.
-const INSTRUCTIONS: &str = "Reads a Leno service mesh; nothing here changes it. Begin with `why` for what is broken, \
-     then `edges` and `routes` for figures, `explain` and `authz` for one request, and `tap` for live requests.";
+const INSTRUCTIONS: &str = "Reads a Leno service mesh and changes nothing in it. Begin with `why`, \
+                            which lists what is broken. Then use `edges` and `routes` for figures, \
+                            `explain` and `authz` for one request, and `tap` for live requests.";
 
-/// Serves the commands that read a mesh to programs that speak the Model Context Protocol (MCP), over stdin and stdout
+/// Serves the commands that read a mesh as tools of the Model Context Protocol (MCP), over standard input and output
 ///
 /// The tools are stat, edges, routes, why, explain, authz and tap. None of them changes anything. Each call runs the
-/// command of that name as the user who started this command, so it reads what this user may read; a mesh of `leno up`
-/// needs root. A call takes at most one minute, and its answer has at most 1 MiB. Runs until stdin is closed.
+/// command of that name as the user who started this command, with the rights of that user; a mesh of `leno up` needs
+/// root. A call takes at most one minute, and its answer is at most 1 MiB. Runs until standard input is closed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno mcp\n  leno mcp --context prod\n  \
                         {\"mcpServers\": {\"leno\": {\"command\": \"sudo\", \"args\": [\"-n\", \"leno\", \"mcp\"]}}}")]
@@ -45,13 +46,17 @@ pub(crate) struct Mcp {
 }
 
 pub(crate) fn run(mcp: &Mcp) -> Result<bool> {
-    let caller = Caller::new(&mcp.mesh).context("cannot find the program that answers calls")?;
+    let caller = Caller::new(&mcp.mesh)
+        .context("cannot find the path of this program, which every call runs")?;
     block_on(async {
         let server = Server { caller: Arc::new(caller) };
         let running = server.serve(rmcp::transport::io::stdio()).await;
         // A client that closes the connection before its first message wants nothing.
         let Ok(running) = running else { return Ok(true) };
-        running.waiting().await.context("the server of MCP has panicked")?;
+        running.waiting().await.context(
+            "the MCP server has panicked: report this at the issue \
+                                         tracker of Leno",
+        )?;
         Ok(true)
     })
 }
@@ -84,7 +89,7 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = TOOLS.iter().find(|tool| tool.name == asked.name) else {
             let names = TOOLS.map(|tool| tool.name).join(", ");
-            let text = format!("there is no tool {:?}; there are {names}", asked.name);
+            let text = format!("there is no tool {:?}: use one of {names}", asked.name);
             return Err(ErrorData::invalid_params(text, None));
         };
         let arguments = asked.arguments.unwrap_or_default();

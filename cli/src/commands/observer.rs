@@ -6,10 +6,10 @@ use leno_local::layout::Layout;
 
 use super::block_on;
 
-/// Remembers a day of what the proxies of a mesh count; `leno up` starts it
+/// Keeps the counts of a mesh's proxies for 24 hours; `leno up` starts it
 #[derive(Debug, Args)]
 pub(crate) struct Observer {
-    /// The name of the mesh
+    /// Name of the mesh
     mesh: String,
 }
 

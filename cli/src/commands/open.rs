@@ -14,39 +14,39 @@ use leno_supervise::ProcessCredentials;
 
 use super::{RunningMesh, block_on, port_forward, print};
 
-/// Opens a workload of `leno up` in a browser: at its published port, or else through a forwarded port until Ctrl-C
+/// Opens a workload of `leno up` in a browser
 ///
-/// The browser is the program in the variable BROWSER, or else xdg-open. It runs as the user who called sudo. Needs
-/// root.
+/// Uses the published port of the workload; if it has none, forwards a port to it until Ctrl-C. The browser is the
+/// program in the variable BROWSER, else xdg-open, and runs as the user who called sudo. Needs root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno open web\n  sudo leno open web 9090 --path /metrics\n  \
                         sudo leno open web --no-browser"
 )]
 pub(crate) struct Open {
-    /// An instance (web-1) or a workload (web), which means its first instance
+    /// Instance (web-1) or workload (web); of a workload, its first instance
     workload: String,
 
-    /// The port of the workload [default: the first that is published, else the first]
+    /// Port of the workload [default: its first published port, else its first port]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
 
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workload; not needed if its name is in only one namespace
+    /// Namespace of the workload. Not needed if its name is in only one namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// Path and query
+    /// Path and query of the address
     #[arg(long, default_value = "/", value_parser = path)]
     path: String,
 
-    /// The port speaks HTTPS
+    /// Opens an https address instead of http
     #[arg(long)]
     https: bool,
 
-    /// Only prints the address
+    /// Prints the address, and starts no browser
     #[arg(long)]
     no_browser: bool,
 }

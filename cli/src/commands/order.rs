@@ -8,11 +8,11 @@ use leno_observe::stat::{GoldenSignals, StatReport};
 /// The options that select and sort rows.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RowOrder {
-    /// The figure by which rows are sorted, with the worst or largest first
+    /// Figure by which rows are sorted, the worst or largest first
     #[arg(long, value_enum, default_value_t)]
     pub(crate) sort: Sort,
 
-    /// Only rows with this text in the name of the workload, the client, the server, the service or the route
+    /// Shows only rows with this text in the name of the workload, the client, the server, the service or the route
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
 }

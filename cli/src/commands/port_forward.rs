@@ -14,8 +14,8 @@ use super::{RunningMesh, block_on, print};
 
 /// Forwards ports of this machine to a workload of `leno up`, until Ctrl-C
 ///
-/// Connections reach the application on its loopback address and bypass its proxy, as with kubectl port-forward. Needs
-/// root.
+/// Connections reach the application on the loopback address of its network namespace and bypass its proxy, as with
+/// kubectl port-forward. Needs root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno port-forward web 8080        # 127.0.0.1:8080 to port 8080\n  \
@@ -23,21 +23,21 @@ use super::{RunningMesh, block_on, print};
                         sudo leno port-forward web :8080       # any free port of this machine"
 )]
 pub(crate) struct PortForward {
-    /// An instance (web-1) or a workload (web), which means its first instance
+    /// Instance (web-1) or workload (web); of a workload, its first instance
     workload: String,
 
-    /// Ports: PORT, HERE:PORT, or :PORT for any free one here
+    /// Ports to forward: PORT, LOCAL:PORT, or :PORT for any free port of this machine
     #[arg(required = true, value_name = "PORTS", value_parser = ports)]
     ports: Vec<Ports>,
 
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workload; not needed if its name is in only one namespace
+    /// Namespace of the workload. Not needed if its name is in only one namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// The address of this machine to listen on
+    /// Address of this machine to listen on
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
 }

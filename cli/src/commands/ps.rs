@@ -10,18 +10,18 @@ use serde::Serialize;
 
 use super::{OutputForm, RunningMesh, print, print_json, table};
 
-/// Lists the instances of a mesh of `leno up`: process, addresses, ports, and what is wrong
+/// Lists the instances of a mesh of `leno up`: process, addresses, ports, and problems
 ///
-/// READY says whether an instance takes traffic; `-` is one that is to take none: it has completed, or runs on a schedule.
-/// Exits 1 if one of them is not ready for traffic, unless it has completed, or if the last run of a schedule failed.
-/// Needs root.
+/// The column READY is `yes` if the instance can take traffic, and `-` if it is not meant to, because it has
+/// completed or runs on a schedule. Exits 1 if an instance that is meant to take traffic is not ready, or if the last
+/// run of a schedule failed. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno ps\n  sudo leno ps -n shop -o json")]
 pub(crate) struct Ps {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Instances of this namespace only
+    /// Lists only the instances of this namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 

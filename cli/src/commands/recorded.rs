@@ -20,8 +20,8 @@ use super::{AnyMesh, ChosenMesh};
 /// The option that names another source of figures than the mesh itself.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Recorded {
-    /// Takes the figures from a Prometheus that scrapes the proxies, http://HOST:PORT[/PREFIX], instead of from the
-    /// proxies and the history. It does not check which namespaces you may read
+    /// Takes the figures from this Prometheus, http://HOST:PORT[/PREFIX], instead of from the proxies and the
+    /// history. It must scrape the proxies. It does not check which namespaces you may read
     #[arg(long, value_name = "URL")]
     pub(crate) prometheus: Option<PrometheusUrl>,
 }

@@ -16,8 +16,8 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Restarts workloads of a mesh of `leno up`, one instance of a workload at a time
 ///
-/// An instance ends only once the one before it takes traffic again, so that a workload of several instances is never
-/// gone. Returns when all of them take traffic. Needs root.
+/// The next instance of a workload ends only when the restarted one is ready for traffic, so a workload with several
+/// instances stays available. Returns when all of them are ready, or exits 2 after --timeout. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno restart web")]
 pub(crate) struct Restart {
@@ -28,7 +28,7 @@ pub(crate) struct Restart {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workloads; not needed if their names are in only one namespace
+    /// Namespace of the workloads. Not needed if each name is in only one namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 

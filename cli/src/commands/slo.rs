@@ -12,10 +12,10 @@ use leno_local::status::MeshStatus;
 use super::{OutputForm, RunningMesh, block_on, print, print_json};
 use report::Report;
 
-/// Shows the service level objectives of a mesh of `leno up`: what is left of their error budgets, and how fast they are spent
+/// Shows the service level objectives of a mesh of `leno up`: the error budget that is left, and how fast it is spent
 ///
-/// A ServiceLevelObjective is a document of the mesh. The requests are those in the mesh's history, as the clients'
-/// proxies counted them. Exits 1 if a budget is used up or spent too fast. Needs root.
+/// Objectives are the ServiceLevelObjective documents of the mesh. The requests are those in the mesh's history, as
+/// the proxies of the clients counted them. Exits 1 if a budget is used up or is spent too fast. Needs root.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  sudo leno slo\n  sudo leno slo -n shop -o json\n  \
@@ -43,7 +43,7 @@ struct ObjectiveFilter {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Objectives of this namespace only
+    /// Shows or checks only the objectives of this namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 }

@@ -5,17 +5,18 @@ use clap::Args;
 
 use super::figures::{Figures, ReportView};
 
-/// Shows workloads and edges: success rate, requests/s, latency, mTLS or not
+/// Shows success rate, request rate, latency and mTLS of workloads and edges
 ///
-/// The figures are what the proxies of the local mesh, or of a cluster, count during a window of time. With --since
-/// they cover the time up to now, from the history that `leno up` keeps.
+/// The figures are what the proxies count during a window of time. With --since they cover the time up to now, from
+/// the history that `leno up` keeps, and in a cluster its observer.
 ///
-/// Latency is of whole responses, in two digits: it is interpolated in the buckets of a histogram. The P95 of fewer than 20
-/// requests and the P99 of fewer than 100 are the slowest request by another name, so the table has `-` instead.
+/// Latency is the time until the end of the response, in milliseconds with two significant digits, interpolated from
+/// histogram buckets. The P95 of fewer than 20 requests and the P99 of fewer than 100 would only be the slowest
+/// request, so the table shows `-` instead.
 ///
-/// JSON output has workloads[], edges[] and routes[] with requests, success_rate (0 to 1), requests_per_s and latency_ms, all
-/// percentiles as computed: `requests` says how many they are of. A workload's `ready` counts instances that have completed or
-/// that run on a schedule.
+/// JSON output has workloads[], edges[] and routes[] with requests (a count), success_rate (0 to 1), requests_per_s
+/// and latency_ms. It has all percentiles, however few requests there are. `ready` of a workload includes instances
+/// that have completed or run on a schedule.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno stat --window 5s -o json\n  \
                   sudo leno stat --since 10m --sort p99\n  \

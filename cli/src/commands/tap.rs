@@ -27,12 +27,12 @@ const MAX_NAMED: usize = 20;
 /// other halves of the requests.
 pub(super) const MAX_PROXIES: usize = 64;
 
-/// Shows the requests of workloads as they happen, with identities, routes, retries and where their time went
+/// Shows the requests of workloads as they happen: identities, routes, retries and the time spent at each step
 ///
-/// The proxies of the workloads record what the filters match, up to --max-rps, and the proxies of the servers add
-/// their part of the time. Nothing is recorded, and requests cost nothing more, while no tap is open. Secrets in headers
-/// and queries are masked. Each proxy logs who opens a tap. Needs root; on a cluster the right to create
-/// pods/portforward in the namespace of the pods.
+/// The proxies of the workloads record the requests that match the filters, up to --max-rps, and the proxies of the
+/// servers add their part of the time. While no tap is open, nothing is recorded and requests have no extra cost.
+/// Secrets in headers and queries are masked. Each proxy logs who opens a tap. Needs root; in a cluster, the right to
+/// create pods/portforward in the namespaces of the pods.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
                   sudo leno tap web --to cart --path /api --status 5xx\n  \
@@ -42,32 +42,32 @@ pub(crate) struct Tap {
     #[command(flatten)]
     pub(super) filter: RequestFilter,
 
-    /// Only requests of this workload or service account (web, shop/web)
+    /// Shows only requests of this client, a workload or service account (web, shop/web)
     #[arg(long, value_name = "CLIENT")]
     pub(super) from: Option<String>,
 
-    /// Only requests with this status (503) or class of statuses (5xx)
+    /// Shows only requests with this status (503) or class of statuses (5xx)
     #[arg(long, value_name = "STATUS", value_parser = status)]
     pub(super) status: Option<String>,
 
-    /// Most requests to show per second, for all workloads together; further ones are only counted
+    /// Largest number of requests shown per second, for all workloads together. Further requests are only counted
     #[arg(long, value_name = "REQUESTS", default_value_t = 50,
           value_parser = clap::value_parser!(u32).range(1..=500))]
     pub(super) max_rps: u32,
 
-    /// Ends after this many requests
+    /// Ends after this many requests [default: no limit]
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 
-    /// Ends after this time, from 1s to 24h
+    /// Ends after this time, from 1s to 24h [default: no limit]
     #[arg(long = "for", value_name = "DURATION", value_parser = time)]
     pub(super) time: Option<Duration>,
 
-    /// Shows the headers of requests, without secrets
+    /// Shows the headers of requests, with secrets masked
     #[arg(long)]
     pub(super) headers: bool,
 
-    /// The output format; json is an object a line
+    /// The output format; json prints one object per line
     #[arg(short, long, value_enum, default_value_t)]
     pub(super) output: OutputForm,
 }
@@ -75,26 +75,26 @@ pub(crate) struct Tap {
 /// The options that select requests.
 #[derive(Debug, Args)]
 pub(super) struct RequestFilter {
-    /// Workloads (web, deploy/web) or single instances (web-0, pod/web-0)
+    /// Workloads (web, deploy/web) or instances (web-0, pod/web-0)
     #[arg(required = true, value_name = "WORKLOAD")]
     pub(super) workloads: Vec<String>,
 
     #[command(flatten)]
     pub(super) mesh: AnyMesh,
 
-    /// Namespace of the workloads; for `leno up` not needed if their names are in only one namespace
+    /// Namespace of the workloads. Not needed for a mesh of `leno up` if each name is in only one namespace
     #[arg(short, long, value_name = "NAME")]
     pub(super) namespace: Option<String>,
 
-    /// Only requests to this workload or service (cart, svc/cart, shop/cart)
+    /// Selects only requests to this workload or service (cart, svc/cart, shop/cart)
     #[arg(long, value_name = "SERVER")]
     pub(super) to: Option<String>,
 
-    /// Only requests with this method
+    /// Selects only requests with this method
     #[arg(long, value_name = "METHOD")]
     pub(super) method: Option<String>,
 
-    /// Only requests whose path begins with this
+    /// Selects only requests whose path begins with this prefix
     #[arg(long, value_name = "PREFIX")]
     pub(super) path: Option<String>,
 }

@@ -19,9 +19,9 @@ use terminal::Terminal;
 
 /// Shows edges or workloads live, sorted by rate, success or latency
 ///
-/// Like `leno stat`, but keys sort and filter the rows while it runs: s and S choose the figure to sort by, w switches
-/// between workloads and edges, / filters by a part of a name, the arrows scroll, and q quits. With --once it prints
-/// one window for scripts.
+/// Shows the figures of `leno stat`, refreshed after each window. Keys: s and S select the figure to sort by, w
+/// switches between workloads and edges, / filters by a part of a name, j, k and the arrows scroll, q quits. With
+/// --once, prints one window and ends, for scripts.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno top --sort p99\n  \
                   sudo leno top --once --workloads --sort success -o json\n  \
@@ -30,7 +30,7 @@ pub(crate) struct Top {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Only what concerns this namespace
+    /// Shows only workloads of this namespace, and edges to or from them
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
@@ -40,11 +40,11 @@ pub(crate) struct Top {
     #[command(flatten)]
     recorded: Recorded,
 
-    /// How long each window is, from 100ms to 1h
+    /// Length of each window of time, from 100ms to 1h
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = window)]
     window: Duration,
 
-    /// Workloads instead of edges
+    /// Shows workloads instead of edges
     #[arg(long)]
     workloads: bool,
 
@@ -52,7 +52,7 @@ pub(crate) struct Top {
     #[arg(long)]
     once: bool,
 
-    /// The output format; JSON only with --once
+    /// The output format; json needs --once
     #[arg(short, long, value_enum, default_value_t, requires_if("json", "once"))]
     output: OutputForm,
 }

@@ -24,12 +24,13 @@ const REST: Duration = Duration::from_secs(1);
 /// How long closing all taps may take. Taps that are not closed by then expire.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Follows the next matching request of a workload over all of its hops, with the decisions of each proxy
+/// Follows the next matching request of a workload through the mesh, and shows the decisions of each proxy
 ///
-/// Shows for every hop the identities, the route, each try, the policy that permits or denies it, headers without secrets and where
-/// the time went. The workload's proxy marks one request (tracestate: leno=...; with a traceparent where it has none); the
-/// requests that applications send for it are known by that where they pass on W3C's Trace Context, as they do for traces.
-/// Bounded, logged by proxies and permitted as leno tap is. Exits 1 if no such request came in time.
+/// Shows for each hop the identities, the route, each try, the policy that permits or denies the request, headers
+/// with secrets masked, and the time spent at each step. The workload's proxy marks one request with tracestate:
+/// leno=..., and adds a traceparent if it has none. Later hops are found only if applications pass these headers on
+/// (W3C Trace Context). Needs the same rights as `leno tap`, and has its limits. Exits 1 if no request matched in
+/// time.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno trace-request web --to cart --path /checkout\n  \
                         leno trace-request --context prod -n shop deploy/web --for 5m -o json")]
@@ -37,12 +38,13 @@ pub(crate) struct TraceRequest {
     #[command(flatten)]
     filter: RequestFilter,
 
-    /// How long to wait for such a request, from 1s to 24h
+    /// How long to wait for a matching request, from 1s to 24h
     #[arg(long = "for", value_name = "DURATION", default_value = "1m", value_parser = time)]
     time: Duration,
 
-    /// Shows the first 4 KiB of bodies, with the secrets that are in them, where the mesh permits it (leno up --tap-bodies,
-    /// proxy.tapBodies of the chart); not of HTTP/2 at both ends of a proxy, and not of hedged requests
+    /// Shows the first 4 KiB of bodies, including any secrets in them. The mesh must permit it: --tap-bodies of `leno
+    /// up`, or proxy.tapBodies of the chart. Not shown: bodies of HTTP/2 at both ends of a proxy, and of hedged
+    /// requests
     #[arg(long)]
     bodies: bool,
 

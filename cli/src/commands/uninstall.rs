@@ -10,23 +10,23 @@ use leno_operate::{MeshRemoval, RemovalReport};
 
 use super::{Cluster, block_on};
 
-/// Removes Leno from a cluster, also from the kernel of each node
+/// Removes Leno from a cluster and from the kernel of each node
 ///
-/// Removes the webhooks first, then the node agents and everything that they have set up, then everything else. Pods
-/// with a proxy continue to serve, in plaintext, and bypass the proxy in the end; restart them to remove it. After an
-/// interruption, run the command again. It stops if the mesh is installed again meanwhile. It checks that you may
-/// remove everything before it removes anything. Exits 1 if a node could not be cleaned.
+/// First checks that you may remove everything. Then removes the webhooks, the node agents with everything that they
+/// have set up, and everything else. Pods with a proxy continue to serve, in plaintext and in the end without the
+/// proxy; restart them to remove it. If the command is interrupted, run it again. It stops if the mesh is installed
+/// again meanwhile. Exits 1 if a node could not be cleaned.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno uninstall\n  leno uninstall --yes --keep-definitions")]
 pub(crate) struct Uninstall {
-    /// The namespace that it is installed in
+    /// Namespace in which Leno is installed
     #[arg(long, short, default_value = NAMESPACE)]
     namespace: String,
 
     #[command(flatten)]
     cluster: Cluster,
 
-    /// Keeps the definitions of Leno's resources, and so all policies
+    /// Keeps the CustomResourceDefinitions of Leno, and so all of its policies
     #[arg(long)]
     keep_definitions: bool,
 

@@ -28,203 +28,218 @@ use nix::sys::signal::Signal;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// Runs the workloads of YAML documents as processes, meshed, until Ctrl-C or `leno down`
+/// Runs the workloads of YAML documents as processes in a mesh on this machine, until Ctrl-C or `leno down`
 ///
-/// Each instance gets a network namespace, addresses, DNS names, a proxy and an identity. Edits of the files are
-/// applied. An edit with a mistake is rejected with its line, and the last good state remains in effect. Needs root.
+/// Each instance gets a network namespace, addresses, DNS names, a proxy and an identity. `leno up` watches the files
+/// and applies each edit. An edit with a mistake is rejected with its file and line, and the last valid state stays
+/// in effect. Needs root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo env PATH=$PATH leno up examples/shop/shop.yaml --mtls strict\n  \
                   sudo env PATH=$PATH leno up --wait mesh.yaml"
 )]
 pub(crate) struct Up {
-    /// YAML files or directories; "-" reads standard input
+    /// YAML files, or directories of YAML files; "-" reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Name of the mesh
+    /// Name of the mesh: 1 to 32 of a-z, 0-9 and '-'
     #[arg(long, visible_alias = "mesh", default_value = DEFAULT_MESH, value_name = "NAME")]
     name: String,
 
-    /// How traffic is captured: auto, ebpf, nftables or iptables
+    /// How connections of workloads are steered into their proxies: ebpf, nftables, iptables, or auto for the first
+    /// of these that works on this machine. The annotation leno.dev/capture of a workload takes precedence
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
     capture: CaptureChoice,
 
-    /// What is counted of connections, unless documents say otherwise: sockets, packets, requests or off
+    /// What flow metrics are counted from: sockets, packets (frames, which include UDP and ICMP), requests (frames
+    /// and the requests in them, for workloads without a proxy) or off. The annotation leno.dev/flow-metrics of a
+    /// workload takes precedence
     #[arg(long, default_value = "sockets", value_name = "SOURCE")]
     flow_metrics: FlowMetricsSource,
 
-    /// How many connections the table of flows holds, up to 1048576
+    /// Number of connections that the flow table can hold, from 1 to 1048576. Further connections are not counted
     #[arg(long, default_value_t = 16_384, value_name = "COUNT")]
     flow_map_size: u32,
 
-    /// How many changes of connections may wait for `leno flows --follow`, up to 1048576
+    /// Number of connection changes that are buffered for `leno flows --follow`, from 1 to 1048576
     #[arg(long, default_value_t = 4_096, value_name = "COUNT")]
     flow_ring_size: u32,
 
-    /// The largest share of the machine's CPU time that the kernel may spend on counting connections; beyond it less is
-    /// counted. none: no bound
+    /// Largest share of the machine's CPU time that the kernel may spend on flow metrics. Above it, less detail is
+    /// counted. none: no limit
     #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = OptionalBudget::of)]
     flow_cpu_budget: OptionalBudget,
 
-    /// Where proxies run: sidecar, one for each instance; node, in processes that instances share
+    /// Where proxies run: sidecar, one process for each instance; node, processes that several instances share. The
+    /// annotation leno.dev/mode of a workload takes precedence
     #[arg(long, default_value = "sidecar", value_name = "MODE")]
     mode: ProxyMode,
 
-    /// In node mode, which instances share a proxy's process, those of one: workload, service-account, namespace or node
+    /// In node mode, which instances share one proxy process: those of the same workload, service-account or
+    /// namespace, or all of the node
     #[arg(long, default_value = "service-account", value_name = "SHARE")]
     share: ProcessSharing,
 
-    /// In node mode, how long an instance may use more than --promote-above of a CPU before it gets a process of its own, up to
-    /// 1d; it goes back after five times as long with less than half of that. never: it does not get one
+    /// In node mode, how long an instance may use more than --promote-above of a CPU before it gets a proxy process
+    /// of its own, from 1s to 1d. It returns to the shared process after five times as long below half of that.
+    /// never: it always stays in the shared process
     #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = PromoteAfter::of)]
     promote_after: PromoteAfter,
 
-    /// What a shared process may use of a CPU for one instance, in percent, before that is promoted
+    /// In node mode, CPU use of one instance in a shared process, in percent of one CPU from 1 to 100, above which it
+    /// gets a process of its own
     #[arg(long, default_value_t = 50, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     promote_above: u32,
 
-    /// In node mode, most new connections per second of each instance, and of each client address of an instance. A
-    /// burst of one second's worth is accepted at once, as many again wait up to a second, and further ones are reset.
-    /// 0: no limit
+    /// In node mode, largest number of new connections per second, for each instance and for each client address of
+    /// an instance. A burst of one second's worth is accepted at once, as many again wait for up to one second, and
+    /// further connections are reset. 0: no limit
     #[arg(long, default_value_t = 0, value_name = "COUNT")]
     connection_rate: u32,
 
-    /// In node mode, whether instances of one process send to each other through its memory, once they have an mTLS
-    /// connection over the network, instead of over that connection
+    /// In node mode, whether instances that share a process exchange data in the memory of that process. They do so
+    /// once an mTLS connection over the network has authenticated both
     #[arg(long, value_name = "BOOLEAN", default_value_t = true, action = clap::ArgAction::Set)]
     one_pass: bool,
 
-    /// Which connections workloads accept: strict, mTLS alone; permissive, mTLS and plaintext; disabled, no mTLS
+    /// Which connections workloads accept: strict, only mTLS; permissive, mTLS and plaintext; disabled, only
+    /// plaintext. The annotation leno.dev/mtls of a workload takes precedence
     #[arg(long, default_value = "permissive", value_name = "MODE")]
     mtls: MtlsMode,
 
-    /// Whether workloads may call addresses that the mesh does not know: allow or deny
+    /// Whether workloads may connect to addresses outside of the mesh: allow or deny. The annotation leno.dev/egress
+    /// of a workload takes precedence
     #[arg(long, default_value = "allow", value_name = "EGRESS")]
     egress: Egress,
 
-    /// Lets workloads call addresses outside of the machine, through its routes and addresses; IPv4 forwarding is on meanwhile
+    /// Lets workloads connect to addresses outside of this machine, with the machine's routes and source addresses.
+    /// Turns on IPv4 forwarding while the mesh runs. Needs nft
     #[arg(long)]
     uplink: bool,
 
-    /// The addresses of workloads, a private /16 [default: 10.89.0.0/16; with --uplink another one where a
-    /// route of the machine leads there]
+    /// Address range of workloads, a private /16 [default: 10.89.0.0/16; with --uplink, another one if a route of the
+    /// machine overlaps it]
     #[arg(long, value_name = "RANGE")]
     workload_range: Option<MeshRange>,
 
-    /// The addresses of services, a private /16 [default: 10.96.0.0/16; with --uplink another one where a
-    /// route of the machine leads there]
+    /// Address range of services, a private /16 [default: 10.96.0.0/16; with --uplink, another one if a route of the
+    /// machine overlaps it]
     #[arg(long, value_name = "RANGE")]
     service_range: Option<MeshRange>,
 
-    /// Resolver for names outside of the mesh, such as 192.0.2.53 or 127.0.0.1:5353; repeat for up to three
-    /// [default: those of /etc/resolv.conf]
+    /// DNS resolver for names outside of the mesh, such as 192.0.2.53 or 127.0.0.1:5353. Can be repeated, up to three
+    /// times [default: the resolvers of /etc/resolv.conf]
     #[arg(long = "resolver", value_name = "ADDRESS", value_parser = resolver)]
     resolvers: Vec<SocketAddr>,
 
-    /// How long certificates are valid, from 10s to 90d; they are renewed after 70 % of it
+    /// How long certificates are valid, from 10s to 90d. Proxies renew them after 70 % of this time
     #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = lifetime)]
     cert_lifetime: Duration,
 
-    /// Directory of the issuer that signs certificates: tls.crt (its certificate, then those between it and a root),
-    /// tls.key and ca.crt (the roots). Replaced files are used without a restart [default: a root of the mesh's own]
+    /// Directory with the issuer that signs certificates: tls.crt (its certificate, followed by intermediate
+    /// certificates), tls.key (its key) and ca.crt (the roots). Replaced files are used without a restart [default: a
+    /// root that the mesh creates]
     #[arg(long, value_name = "DIR", value_parser = directory)]
     issuer: Option<PathBuf>,
 
-    /// The SPIFFE Workload API, such as that of SPIRE's agent, which issues the proxies' certificates in place of the
-    /// control plane, where workloads do not say otherwise by leno.dev/spiffe-endpoint-socket: unix:///PATH. The control
-    /// plane takes its trust bundle, so that both sorts of certificates count
+    /// Address of a SPIFFE Workload API, such as that of SPIRE's agent, as unix:///PATH. It issues the certificates
+    /// of proxies instead of the control plane. The annotation leno.dev/spiffe-endpoint-socket of a workload takes
+    /// precedence. The mesh trusts both its own roots and those of this Workload API
     #[arg(long, value_name = "ADDRESS")]
     spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
-    /// Another trust domain whose workloads are accepted as clients, and where its trust bundle is: DOMAIN=FILE, a SPIFFE
-    /// bundle or PEM that is read again when it changes; DOMAIN=https://URL, the bundle endpoint of the domain, whose server
-    /// is authenticated by its name (https_web) or, with ;spiffe-id=ID;bundle=FILE after the URL, by its SPIFFE ID
-    /// (https_spiffe), FILE being a bundle for the first connection; or DOMAIN=workload-api, that of
-    /// --spiffe-endpoint-socket; repeat for several
+    /// Another trust domain whose workloads are accepted as clients, and the source of its trust bundle. DOMAIN=FILE:
+    /// a SPIFFE bundle or PEM file, which is read again when it changes. DOMAIN=https://URL: a bundle endpoint, whose
+    /// server is authenticated by its DNS name (https_web); append ;spiffe-id=ID;bundle=FILE to authenticate it by
+    /// its SPIFFE ID (https_spiffe), with FILE for the first connection. DOMAIN=workload-api: the Workload API of
+    /// --spiffe-endpoint-socket. Can be repeated
     #[arg(long, value_name = "DOMAIN=SOURCE", value_parser = federation)]
     federate: Vec<String>,
 
-    /// How long applications may take to end, up to 1d
+    /// How long applications may take to end after SIGTERM before they are killed, up to 1d. stopGracePeriod of a
+    /// Workload takes precedence
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = grace)]
     grace: Duration,
 
-    /// How long an HTTP response may take to begin while no byte moves, unless a TrafficPolicy says otherwise,
-    /// up to 1d; 0 for no such bound
+    /// How long a proxy waits for an HTTP response to begin while no byte is transferred, up to 1d. 0: no limit. A
+    /// TrafficPolicy takes precedence
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = grace)]
     response_wait: Duration,
 
-    /// How long opaque streams and WebSockets may continue in the earlier proxy once another one serves their instance, up
-    /// to 90d. After that they are cut
+    /// How long opaque streams and WebSockets may continue in a replaced proxy process after its successor serves the
+    /// instance, from 1s to 90d. After that they are closed
     #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = handover)]
     handover_timeout: Duration,
 
-    /// Lines NAME=VALUE, for the environment of every workload; repeat for several files
+    /// File of lines NAME=VALUE that are added to the environment of every workload. Can be repeated
     #[arg(long = "env-file", value_name = "FILE")]
     env_files: Vec<PathBuf>,
 
-    /// Rejects files in which `leno analyze` finds errors, at the start and in edits [default: prints the errors and
-    /// runs everything else]
+    /// Rejects files in which `leno analyze` finds errors, at the start and after edits [default: prints the errors,
+    /// and runs the rest]
     #[arg(long)]
     refuse_errors: bool,
 
-    /// Prints no colours; so does the variable NO_COLOR
+    /// Prints without colours, as the variable NO_COLOR also does
     #[arg(long)]
     no_color: bool,
 
-    /// What leno, the proxies and the control plane log, for example info or leno_outbound=debug
+    /// Filter of the logs of leno, the proxies and the control plane, such as info or warn,leno_outbound=debug
     #[arg(long, default_value = "warn", env = "LENO_LOG", value_name = "FILTER",
           value_parser = filter)]
     log: String,
 
-    /// One line for each request, printed by the proxies: off, text or json, or otlp for records that go to the
-    /// collector of --traces. A colon and fields may follow, such as json:time,client,agent=header(user-agent), or of
-    /// text a template, such as text:%time% %client% %status%
+    /// What proxies log for each request and connection: text or json prints a line, otlp exports a record to the
+    /// collector of --traces, off does neither. Fields can follow a colon, such as
+    /// json:time,client,agent=header(user-agent); for text a template, such as text:%time% %client% %status%
     #[arg(long, value_name = "SETTINGS", default_value = "off", value_parser = access_log)]
     access_log: String,
 
-    /// Appends the access log to this file, without labels, instead of printing it; as json unless --access-log says
-    /// otherwise
+    /// Appends the access log to this file, without labels, instead of printing it; in JSON unless --access-log
+    /// selects text
     #[arg(long, value_name = "FILE")]
     access_log_file: Option<PathBuf>,
 
-    /// Exports spans of requests by OTLP to this service: NAMESPACE/SERVICE:PORT[,protocol=grpc|http]
-    /// [,sampling=PERCENT%][,route=NAMESPACE/NAME:PERCENT%][,errors][,slower=DURATION]; for example
+    /// Exports spans of requests with OTLP to this service: NAMESPACE/SERVICE:PORT[,protocol=grpc|http]
+    /// [,sampling=PERCENT%][,route=NAMESPACE/NAME:PERCENT%][,errors][,slower=DURATION]. Example:
     /// observability/collector:4317,sampling=10%,errors
     #[arg(long, value_name = "SETTINGS", value_parser = traces)]
     traces: Option<String>,
 
-    /// Makes proxies serve their metrics under the names and labels of other meshes too: linkerd, istio, both separated
+    /// Also serves the metrics of proxies under the names and labels of other meshes: linkerd, istio, both separated
     /// by a comma, or off
     #[arg(long, value_name = "MESHES", default_value = "off", value_parser = metrics_compat)]
     metrics_compat: String,
 
-    /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's FIPS module, which takes
-    /// programs of `make release FIPS=1`
+    /// Cryptography of TLS: default, or fips for only what FIPS 140-3 approves, with aws-lc's FIPS module. fips needs
+    /// programs that were built with `make release FIPS=1`
     #[arg(long, value_name = "PROFILE", default_value_t)]
     tls_profile: TlsProfile,
 
-    /// Addresses of the network from which the metrics of proxies can be read, such as 10.0.0.0/8 [default: all]
+    /// Network addresses that may read the metrics of proxies, such as 10.0.0.0/8; separate several by commas. This
+    /// machine always may [default: all]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     scrape_from: Vec<Cidr>,
 
-    /// Permits leno trace-request --bodies to show the first 4 KiB of bodies, with the secrets that are in them
+    /// Permits `leno trace-request --bodies` to show the first 4 KiB of request and response bodies, including any
+    /// secrets in them
     #[arg(long)]
     tap_bodies: bool,
 
-    /// Begins each line with its time
+    /// Begins each line with its time in UTC
     #[arg(short, long)]
     timestamps: bool,
 
-    /// Runs in the background; `leno logs` prints its output, `leno down` ends it
+    /// Runs in the background. `leno logs` prints its output, and `leno down` ends it
     #[arg(short, long)]
     detach: bool,
 
-    /// Runs in the background, and returns when everything takes traffic
+    /// Runs in the background, and returns when every instance is ready for traffic
     #[arg(long)]
     wait: bool,
 
-    /// How long --wait waits
+    /// How long --wait waits until every instance is ready
     #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = duration)]
     wait_timeout: Duration,
 

@@ -20,11 +20,12 @@ const TOLD: Duration = Duration::from_secs(10);
 /// How many instances are named while the command waits. At the end all are named.
 const MAX_NAMED: usize = 3;
 
-/// Prints what this version installs, with the settings of the installation in the cluster
+/// Prints the objects of this version, with the settings of the installation in the cluster
 ///
-/// Reads the cluster, changes nothing: apply what it prints. Settings that are given here win. With --proxies
-/// it replaces the proxies of a mesh of `leno up` instead, while they run: each next process, of the program that is
-/// installed now, takes new connections, and the one before finishes what it has. That needs root.
+/// Reads the cluster and changes nothing: apply the output with kubectl. Settings that are given here take
+/// precedence. With --proxies, replaces the proxies of a mesh of `leno up` instead, without cutting connections: each
+/// new process, of the program that is installed now, accepts new connections, and the old process finishes its own.
+/// That needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno upgrade | kubectl apply --server-side -f -\n  \
                   leno upgrade --set image.tag=0.2.0 | kubectl diff -f -\n  \
@@ -36,7 +37,7 @@ pub(crate) struct Upgrade {
     #[command(flatten)]
     cluster: Cluster,
 
-    /// Replaces the proxies of a mesh of `leno up` without cutting connections; prints no objects
+    /// Replaces the proxies of a mesh of `leno up` without cutting connections, and prints no objects
     #[arg(long, conflicts_with_all = ["ha", "values", "set", "kubeconfig", "context"])]
     proxies: bool,
 

@@ -11,13 +11,12 @@ use super::figures::since;
 use super::history::MeshHistory;
 use super::{AnyMesh, OutputForm, block_on, print, print_json};
 
-/// Shows what is broken in a mesh, since when, and the evidence
+/// Shows what is broken in a mesh, since when, and the evidence for it
 ///
-/// Applies fixed rules to the counts of proxies and the kernel, without guessing: edges that fail or are slow,
-/// instances without traffic, a control plane that does not answer, and what changed shortly before. Each problem has
-/// its culprit, the evidence, and the command that shows more; the likeliest cause of the others comes first. Exits 1
-/// if something is broken. Needs root for a mesh of `leno up`; for a cluster it shows the namespaces in which you may
-/// open a port-forward.
+/// Applies fixed rules to what proxies and the kernel count: edges that fail or are slow, instances without traffic,
+/// a control plane that does not answer, and changes shortly before. Each problem has its culprit, the evidence, and
+/// the command that shows more. The likeliest root cause comes first. Exits 1 if something is broken. Needs root for
+/// a mesh of `leno up`; for a cluster it shows the namespaces in which you may create a port-forward.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno why\n  sudo leno why -n shop --since 5m -o json\n  leno why --context prod -n shop"
@@ -26,11 +25,11 @@ pub(crate) struct Why {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Only what concerns this namespace
+    /// Shows only problems that concern this namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// The time up to now that is examined, from 5s to 24h
+    /// How much time up to now is examined, from 5s to 24h
     #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = since)]
     since: Duration,
 

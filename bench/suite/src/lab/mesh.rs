@@ -100,15 +100,15 @@ pub enum Observed {
 /// The user's choices about meshes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Choices {
-    /// Path of Envoy, instead of the installed one
+    /// Binary of Envoy [default: the installed one]
     #[arg(long, value_name = "PATH")]
     pub envoy: Option<PathBuf>,
 
-    /// The binary of ztunnel, built with its feature `testing`
+    /// Binary of ztunnel, built with its feature `testing`
     #[arg(long, value_name = "PATH")]
     pub ztunnel: Option<PathBuf>,
 
-    /// The binary of linkerd2-proxy
+    /// Binary of linkerd2-proxy
     #[arg(long, value_name = "PATH")]
     pub linkerd2_proxy: Option<PathBuf>,
 

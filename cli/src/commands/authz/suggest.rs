@@ -18,13 +18,13 @@ const PAGE: &str = "/audited";
 /// Most proxies that are queried.
 const MAX_PROXIES: usize = 256;
 
-/// Writes the least policy that permits what Audit policies have matched, and shows what it would deny
+/// Prints the narrowest policies that permit what Audit policies have matched, and what these would deny
 ///
-/// The proxies keep the distinct requests that Audit policies match: client, port, method, host and path. Each Audit
-/// policy becomes an Allow policy for the same workloads, on standard output. Every recorded request is then decided on
-/// again, as if that policy were applied beside the others; what it would deny is listed. Clients without an identity
-/// (plaintext) are listed too, and no policy is made for them. A proxy's records end with its process. Nothing is applied.
-/// The exit code is 1 if a recorded request would be denied.
+/// The proxies keep the distinct requests that Audit policies match: client, port, method, host and path. For each
+/// Audit policy, prints an Allow policy for the same workloads on standard output. Then evaluates every recorded
+/// request as if that policy were applied beside the others, and lists those that it would deny. Clients without an
+/// identity (plaintext) are listed too, but get no rule. A proxy's records end with its process. Applies nothing.
+/// Exits 1 if a recorded request would be denied.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
                         sudo leno authz suggest -n shop\n  \
@@ -38,7 +38,7 @@ pub(crate) struct Suggest {
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// The Audit policy [default: every one]
+    /// Name of the Audit policy [default: all]
     policy: Option<String>,
 
     /// The output format

@@ -15,24 +15,25 @@ use crate::commands::lines::LabelledLines;
 use crate::commands::table::width;
 use crate::commands::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
-/// Shows whether a pod is captured, by what, since when, what passes its proxy, and if it is not, why
+/// Shows whether the traffic of a pod is captured, by which backend, since when and what bypasses the proxy; if it is
+/// not captured, why
 ///
-/// Queries the agent of the pod's node and the proxy itself, in a cluster through port-forwards as kubectl does. With
-/// --node, shows all pods with a proxy on that node. Exits 1 if one of them is not captured, or if that is unknown.
+/// Queries the agent of the pod's node and the proxy itself; in a cluster through port-forwards. With --node, shows
+/// all pods with a proxy on that node. Exits 1 if one of them is not captured, or if that is unknown.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno diagnostics capture -n shop web-7d9c-x2x4k\n  \
                   leno diagnostics capture -n shop deploy/web -o json\n  \
                   leno diagnostics capture --node worker-1")]
 pub(crate) struct Capture {
-    /// The pod or its owner (deploy/web means one of its pods); for `leno up`, an instance or a workload
+    /// The pod, or its owner, such as deploy/web, for one of its pods; for `leno up`, an instance or a workload
     #[arg(value_name = "POD", required_unless_present = "node", conflicts_with = "node")]
     pod: Option<String>,
 
-    /// All pods of this node
+    /// Shows all pods with a proxy on this node
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
 
-    /// The pod's namespace [default: the kubeconfig's; for `leno up`, any namespace that has the name]
+    /// Namespace of the pod [default: the kubeconfig's; for `leno up`, any namespace that has the name]
     #[arg(short, long, value_name = "NAME", conflicts_with = "node")]
     namespace: Option<String>,
 

@@ -12,26 +12,26 @@ use super::ObjectiveFilter;
 use super::report::Report;
 use crate::commands::{block_on, print};
 
-/// Waits, and fails as soon as the error budget of an objective is used up or spent too fast
+/// Waits for a time, and fails as soon as the error budget of an objective is used up or is spent too fast
 ///
-/// For a step of a rollout: exits 0 after the time if every objective was met, 1 as soon as one fails, or at the end if
-/// one had no requests, and 2 if that cannot be determined.
+/// For a step of a rollout. Exits 0 if every objective was met for the time of --until; 1 as soon as one fails, or at
+/// the end if one had no requests; 2 if the objectives cannot be read.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno slo gate --until 5m\n  \
                         sudo leno slo gate cart checkout -n shop --until 10m && ./promote")]
 pub(crate) struct Gate {
-    /// Names of objectives [default: all]
+    /// Names of the objectives to check [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
     #[command(flatten)]
     wanted: ObjectiveFilter,
 
-    /// How long every objective has to be met, from 5s to 24h
+    /// How long every objective must be met, from 5s to 24h
     #[arg(long, value_name = "DURATION", value_parser = until)]
     until: Duration,
 
-    /// An objective without requests counts as met
+    /// Treats an objective without requests as met
     #[arg(long)]
     allow_idle: bool,
 }
