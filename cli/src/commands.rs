@@ -97,8 +97,13 @@ impl NodeOfCluster {
             let client = leno_operate::connect(&self.which.target()).await?;
             Ok(leno_operate::node_page(&client, &self.system_namespace, node, path).await?)
         })?;
-        serde_json::from_value(page)
-            .with_context(|| format!("the agent of node {node} is of another version"))
+        serde_json::from_value(page).with_context(|| {
+            format!(
+                "the agent of node {node} is of another version than this \
+                 program: use the leno of the installation, or leno upgrade | \
+                 kubectl apply --server-side -f -"
+            )
+        })
     }
 }
 
@@ -173,8 +178,8 @@ impl AnyMesh {
         match (running, self.which.target().is_there()) {
             (Ok(name), false) => Ok(ChosenMesh::Machine(name)),
             (Ok(name), true) => anyhow::bail!(
-                "mesh {name} runs here, and a kubeconfig names a cluster: choose with --name {name} \
-                 or --cluster"
+                "mesh {name} runs on this machine, and a kubeconfig names a cluster: choose one \
+                 with --name {name} or --cluster"
             ),
             // Only root can see which meshes run on this machine, so other users get the cluster's mesh.
             (Err(leno_local::Error::NeedsRoot), true) => {
@@ -184,8 +189,8 @@ impl AnyMesh {
                 Ok(ChosenMesh::Cluster(self.which.target()))
             }
             (Err(leno_local::Error::NotNamed(none)), false) if none.is_empty() => anyhow::bail!(
-                "no mesh runs here, and no kubeconfig names a cluster: start one with `leno up FILE`, \
-                 or give --kubeconfig FILE"
+                "no mesh runs on this machine, and no kubeconfig names a cluster: start a mesh \
+                 with `leno up FILE`, or pass --kubeconfig FILE"
             ),
             (Err(error), _) => Err(error.into()),
         }

@@ -150,7 +150,11 @@ pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T
     if reply.status != 200 {
         return Err(Error::Refused(format!("{}: {}", what(), reply.body)));
     }
-    let remedy = || "the observer is of another version: start the mesh again".to_owned();
+    let remedy = || {
+        "the observer is of another version than this program: end the mesh with `leno \
+         down` and start it again"
+            .to_owned()
+    };
     serde_json::from_str(&reply.body).map_err(|source| Error::Damaged {
         path,
         remedy: remedy(),

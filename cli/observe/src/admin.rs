@@ -26,8 +26,8 @@ impl AdminReply {
     #[must_use]
     pub fn why_no_metrics(&self) -> String {
         match self.status {
-            403 => "HTTP 403: the proxy shows its metrics to others alone; add the address that asks to --scrape-from of \
-                    leno up, or to proxy.scrapeFrom of the chart"
+            403 => "HTTP 403: the proxy does not show its metrics to this address: add it to \
+                    --scrape-from of leno up, or to proxy.scrapeFrom of the chart"
                 .to_owned(),
             status => format!("HTTP {status}"),
         }
@@ -127,15 +127,18 @@ async fn exchange(
     // Content-Length.
     while missing(&answer) != Some(0) && rest.read_buf(&mut answer).await? > 0 {}
     if rest.limit() == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too large"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the response is too large"));
     }
     if answer.is_empty() {
-        let why = "the connection ended without an answer";
+        let why = "the connection was closed before a response";
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
     }
     // A page that is cut off would be read as a complete page with wrong numbers.
     if missing(&answer).is_some_and(|bytes| bytes > 0) {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended early"));
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the connection was closed in the middle of the response",
+        ));
     }
     parse(&answer)
 }
@@ -155,7 +158,7 @@ fn missing(answer: &[u8]) -> Option<usize> {
 
 fn parse(answer: &[u8]) -> io::Result<AdminReply> {
     let text = String::from_utf8_lossy(answer);
-    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the response is not HTTP");
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(invalid)?;
     let status = head.split(' ').nth(1).and_then(|code| code.get(..3)?.parse().ok());
     Ok(AdminReply { status: status.ok_or_else(invalid)?, body: body.to_owned() })
@@ -184,7 +187,7 @@ mod tests {
             let _request = theirs.read(&mut request).await;
         });
         let error = ask(ours, "GET", "/ready").await.unwrap_err();
-        assert_eq!(error.to_string(), "the connection ended without an answer");
+        assert_eq!(error.to_string(), "the connection was closed before a response");
     }
 
     #[tokio::test]

@@ -83,7 +83,7 @@ struct Series {
 /// If Prometheus refuses the query, or the body is no answer to a query. The text gives the reason.
 pub fn samples(family: &str, body: &str) -> Result<Vec<Sample>, String> {
     let answer: Answer = serde_json::from_str(body)
-        .map_err(|error| format!("no answer of a Prometheus: {error}"))?;
+        .map_err(|error| format!("the response is not that of a Prometheus: {error}"))?;
     let Some(data) = answer.data.filter(|_| answer.status == "success") else {
         return Err(answer.error);
     };
@@ -125,6 +125,10 @@ mod tests {
         assert_eq!((found.len(), found[0].value, &*found[0].labels["client"]), (1, 12.5, "web-0"));
         let refused = r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#;
         assert_eq!(samples("x", refused).unwrap_err(), "parse error");
-        assert!(samples("x", "<html>").unwrap_err().starts_with("no answer of a Prometheus"));
+        assert!(
+            samples("x", "<html>")
+                .unwrap_err()
+                .starts_with("the response is not that of a Prometheus")
+        );
     }
 }

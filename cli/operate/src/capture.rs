@@ -94,10 +94,10 @@ pub async fn node_page(
     let agent = agent(client, system, node).await?;
     let reply =
         PodAdminClient::new(client.clone()).get_from(&agent, ports::AGENT_ADMIN, path).await?;
-    let what = || format!("ask pod {agent} for {path}");
+    let what = || format!("query {path} of pod {agent}");
     match reply.status {
         200 => serde_json::from_str(&reply.body)
-            .map_err(|error| Error::Pod(what(), format!("it is no JSON: {error}"))),
+            .map_err(|error| Error::Pod(what(), format!("the response is not JSON: {error}"))),
         404 => Err(Error::OldAgent(node.to_owned())),
         status => Err(Error::Pod(what(), format!("HTTP {status}: {}", reply.body.trim()))),
     }

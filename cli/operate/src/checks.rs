@@ -193,7 +193,7 @@ async fn removal(
         Ok(step) => step,
         Err(_unknown) => {
             let text =
-                format!("at step {said:?}, which leno {} does not know", env!("CARGO_PKG_VERSION"));
+                format!("at step {said:?}, which is unknown to leno {}", env!("CARGO_PKG_VERSION"));
             let remedy = format!(
                 "use the version of leno that began the removal. If no removal is running, remove the annotation: \
                  kubectl annotate namespace {namespace} {REMOVAL_ANNOTATION}-"

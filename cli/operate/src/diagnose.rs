@@ -141,7 +141,7 @@ fn not_running(status: &ContainerStatus) -> Option<String> {
         return Some(format!("{} {message}", waiting.reason.clone()?).trim_end().to_owned());
     }
     let ended = state.terminated.as_ref()?;
-    Some(format!("ended with {}", ended.exit_code))
+    Some(format!("exited with {}", ended.exit_code))
 }
 
 /// The capture mode of a pod; a label wins over an annotation.

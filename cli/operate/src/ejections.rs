@@ -26,7 +26,10 @@ pub async fn ejections(client: &Client, pods: &[PodName]) -> Ejections {
     let mut found = Ejections::default();
     if asked.len() < pods.len() {
         let (asked, all) = (asked.len(), pods.len());
-        let gap = format!("only {asked} of the client's {all} proxies were asked what they eject");
+        let gap = format!(
+            "only {asked} of the client's {all} proxies were queried for the \
+             endpoints that they eject"
+        );
         found.gaps.push(gap);
     }
     let mut silent = Vec::new();
@@ -41,9 +44,12 @@ pub async fn ejections(client: &Client, pods: &[PodName]) -> Ejections {
     if let Some((pod, reason)) = silent.first() {
         let others = match silent.len() - 1 {
             0 => String::new(),
-            others => format!(", and those of {others} other pods"),
+            others => format!(", and of {others} other pods"),
         };
-        let gap = format!("what the proxy of {pod} ejects is not known{others}: {reason}");
+        let gap = format!(
+            "unknown which endpoints are ejected by the proxy of {pod}{others}: \
+             {reason}"
+        );
         found.gaps.push(gap);
     }
     found

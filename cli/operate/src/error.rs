@@ -5,17 +5,21 @@
 pub enum Error {
     /// There is no kubeconfig, and this process does not run in a pod.
     #[error(
-        "no cluster is named: give --kubeconfig FILE, or set KUBECONFIG (there is no ~/.kube/config)"
+        "no cluster is selected, because there is no ~/.kube/config: pass --kubeconfig FILE, or \
+         set KUBECONFIG"
     )]
     NoCluster,
     /// Connecting to the cluster failed.
     #[error(transparent)]
     Connect(#[from] leno_kube::ConnectError),
     /// The API server rejects the user's credentials.
-    #[error("{0}: the API server does not accept the credentials of the kubeconfig")]
+    #[error(
+        "{0}: the API server rejects the credentials of the kubeconfig: renew them, or pass \
+         another --kubeconfig or --context"
+    )]
     Unknown(String),
     /// The user lacks a right, which the API server names.
-    #[error("{what}: {said}; docs/guide/kubernetes.md has the rights that each command needs")]
+    #[error("{what}: {said}: docs/guide/kubernetes.md lists the rights that each command needs")]
     Forbidden {
         /// The operation.
         what: String,
@@ -26,7 +30,7 @@ pub enum Error {
     #[error("{0}: the API server does not answer: {1}")]
     Silent(String, String),
     /// The API server rejects the request.
-    #[error("{0}: the API server does not do it")]
+    #[error("{0}: the API server rejects the request")]
     Api(String, #[source] leno_kube::Error),
     /// A pod, or its node, was reached, but the pod does not answer.
     #[error("{0}: {1}")]
@@ -39,19 +43,20 @@ pub enum Error {
     NoPod(String, String),
     /// The pod is not in the mesh.
     #[error(
-        "pod {0} has no proxy: label its namespace leno.dev/inject=enabled and restart it, or use leno inject"
+        "pod {0} has no proxy: label its namespace leno.dev/inject=enabled and restart the pod, or \
+         use `leno inject`"
     )]
     NoProxy(String),
     /// The pod uses its node's network.
-    #[error("pod {0} has its node's network, which is never captured")]
+    #[error("pod {0} uses its node's network (hostNetwork), which is never captured")]
     HostNetwork(String),
     /// The pod is on no node.
-    #[error("pod {0} is on no node yet: kubectl describe pod shows why")]
+    #[error("pod {0} is not scheduled to a node yet: `kubectl describe pod` shows why")]
     Nowhere(String),
     /// The node has no agent.
     #[error(
-        "no node agent runs on {node}, so that no pod with a proxy starts there: kubectl -n {system} describe \
-         daemonset leno-agent; kubectl get nodes has the nodes that there are"
+        "no node agent runs on node {node}, so pods with a proxy do not start there: kubectl -n \
+         {system} describe daemonset leno-agent; `kubectl get nodes` lists the nodes"
     )]
     NoAgent {
         /// The node.
@@ -61,14 +66,15 @@ pub enum Error {
     },
     /// The agent's version is too old to report what it captures.
     #[error(
-        "the agent of node {0} is of an earlier version and does not say what it captures: leno upgrade | kubectl \
-         apply --server-side -f -"
+        "the agent of node {0} is of an earlier version, which does not report what it captures: \
+         leno upgrade | kubectl apply --server-side -f -"
     )]
     OldAgent(String),
     /// There is no observer, which keeps the history of the mesh.
     #[error(
-        "there is no observer in {0}, which has the history of the mesh: leno upgrade --set observer.enabled=true | \
-         kubectl apply --server-side -f -; or name Leno's namespace with --system-namespace"
+        "there is no observer in namespace {0}, which keeps the history of the mesh: install it \
+         with leno upgrade --set observer.enabled=true | kubectl apply --server-side -f -; if Leno \
+         is in another namespace, pass --system-namespace"
     )]
     NoObserver(String),
     /// The observer refused the request; the text is the observer's.
@@ -76,29 +82,30 @@ pub enum Error {
     Observer(String),
     /// There are more proxies than one command can query.
     #[error(
-        "there are {0} proxies, and at most {1} are queried at a time: choose a namespace with -n"
+        "there are {0} proxies, and one command queries at most {1}: choose a namespace with -n"
     )]
     TooMany(usize, usize),
     /// There is no installation to remove.
-    #[error("nothing is installed in {0}: name Leno's namespace with --namespace")]
+    #[error("Leno is not installed in namespace {0}: pass its namespace with --namespace")]
     Nothing(String),
     /// Several rights are missing; nothing has been changed.
     #[error(
-        "not allowed to {}: nothing was changed; docs/guide/install.md has all rights that this needs",
+        "you are not permitted to {}; nothing was changed: docs/guide/install.md lists all rights \
+         that this needs",
         .0.join(", ")
     )]
     Lacking(Vec<String>),
     /// The mesh was installed during its removal; the text names the evidence.
     #[error(
-        "the mesh was installed again while it was being removed ({0}): nothing more is removed. To remove it, end \
-         what installs it (kubectl, Helm, a GitOps controller) and repeat leno uninstall; to keep it, leno upgrade \
-         | kubectl apply --server-side -f -"
+        "the mesh was installed again while it was being removed ({0}), so the removal stops here: \
+         to remove it, stop what installs it (kubectl, Helm, a GitOps controller) and run leno \
+         uninstall again; to keep it, leno upgrade | kubectl apply --server-side -f -"
     )]
     Installed(String),
     /// Another removal runs at the same time; the text says what the other removal does.
     #[error(
-        "another leno uninstall {0}, and this one ends: the one that began last goes on. If that one has failed, \
-         repeat leno uninstall"
+        "another leno uninstall {0}, so this one stops: if the other one has failed, run leno \
+         uninstall again"
     )]
     Another(&'static str),
     /// The namespace does not exist.
@@ -114,7 +121,7 @@ pub enum Error {
     #[error(transparent)]
     Chart(#[from] leno_charts::Error),
     /// A document of the chart is invalid.
-    #[error("the chart has a document that cannot be read: {0}")]
+    #[error("the chart has an invalid document: {0}")]
     Document(String),
 }
 

@@ -94,7 +94,7 @@ impl ClusterHistory {
             }),
             ..TokenRequest::default()
         };
-        let what = format!("make a token of service account {system}/{OBSERVER_ACCOUNT}");
+        let what = format!("create a token of service account {system}/{OBSERVER_ACCOUNT}");
         let how = PostParams::default();
         let made = match accounts.create_token_request(OBSERVER_ACCOUNT, &how, &request).await {
             Err(leno_kube::Error::Api(status)) if status.code == 404 => {

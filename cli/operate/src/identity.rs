@@ -33,15 +33,20 @@ pub async fn report(client: &Client, namespace: &str) -> Result<IdentityReport, 
         });
     }
     let none = || {
-        let what = format!("ask the control plane in {namespace}");
-        Error::Pod(what, "no replica of it is ready".to_owned())
+        let what = format!("query the control plane in {namespace}");
+        Error::Pod(
+            what,
+            "none of its replicas is ready: kubectl -n {namespace} describe pods -l \
+             app.kubernetes.io/name=leno-controller"
+                .to_owned(),
+        )
     };
     whole.ok_or_else(none)
 }
 
 async fn of_replica(reach: &PodAdminClient, pod: &PodName) -> Result<IdentityReport, Error> {
     let reply = reach.get_from(pod, ports::ADMIN, "/identity").await?;
-    let said = |why: String| Error::Pod(format!("ask pod {pod} for /identity"), why);
+    let said = |why: String| Error::Pod(format!("query /identity of pod {pod}"), why);
     if reply.status != 200 {
         return Err(said(format!("status {}", reply.status)));
     }

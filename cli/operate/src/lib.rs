@@ -111,7 +111,7 @@ pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, E
 
 /// The actions among `needs` that the user may not do, in words, in the same order.
 async fn unmet(client: &Client, needs: Vec<RequiredRight>) -> Result<Vec<String>, Error> {
-    leno_kube::unmet(client, needs).await.map_err(Error::api("ask what is allowed"))
+    leno_kube::unmet(client, needs).await.map_err(Error::api("query which actions are permitted"))
 }
 
 /// A client of the cluster.
@@ -141,7 +141,7 @@ impl InstalledMesh {
     /// # Errors
     /// This version does not know one of the values.
     pub fn told(&self) -> Result<Values, Error> {
-        let name = format!("what {} was told", self.version);
+        let name = format!("the settings of the installed version {}", self.version);
         Ok(Values::load(&[(name, self.values.clone())], &[])?)
     }
 }

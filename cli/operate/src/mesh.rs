@@ -40,7 +40,8 @@ impl ClusterObjects {
         let read = match (leno_sources::read(client, None).await.map_err(unread), extent) {
             (Err(error), ObjectExtent::AtLeast(namespace)) if error.is_forbidden() => {
                 gaps.push(format!(
-                    "only the namespace {namespace} was read, so that what others have is not known ({error})"
+                    "only the objects of namespace {namespace} were read, so those of others are \
+                     unknown ({error})"
                 ));
                 leno_sources::read(client, Some(namespace)).await.map_err(unread)?
             }
@@ -49,12 +50,17 @@ impl ClusterObjects {
         let settings = match told(client, system).await {
             Ok(Some(settings)) => settings,
             Ok(None) => {
-                gaps.push(format!("nothing is installed in {system}: its defaults are assumed"));
+                gaps.push(format!(
+                    "Leno is not installed in namespace {system}: default settings \
+                     are assumed; if it is in another namespace, pass \
+                     --system-namespace"
+                ));
                 assumed()
             }
             Err(error) if error.is_forbidden() => {
                 gaps.push(format!(
-                    "what was installed is not known, defaults are assumed ({error})"
+                    "the settings of the installation are unknown, so defaults are assumed \
+                     ({error})"
                 ));
                 assumed()
             }

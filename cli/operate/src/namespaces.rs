@@ -140,7 +140,7 @@ impl NamespaceModes {
 pub(crate) fn none<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Error {
     let hint = match nearest(wanted, known) {
         Some(meant) => format!(": did you mean {meant}?"),
-        None => ": kubectl get namespaces has those that there are".to_owned(),
+        None => ": `kubectl get namespaces` lists them".to_owned(),
     };
     Error::NoNamespace(wanted.to_owned(), hint)
 }

@@ -150,7 +150,7 @@ async fn remove(client: &Client, one: &ObjectReference, uid: Option<&str>) -> Re
             return Ok(true);
         }
         if begin.elapsed() > LIMIT {
-            return Err(Error::Late(format!("{} does not go", one.said()), LIMIT.as_secs()));
+            return Err(Error::Late(format!("{} was not removed", one.said()), LIMIT.as_secs()));
         }
         tokio::time::sleep(LOOK).await;
     }

@@ -127,7 +127,7 @@ impl PodAdminClient {
         body: &str,
     ) -> Result<AdminReply, Error> {
         let PodName { namespace, name } = pod;
-        let what = format!("ask pod {pod} for {path}");
+        let what = format!("query {path} of pod {pod}");
         let asked = async {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
             let way = pods.portforward(name, &[port]).await;

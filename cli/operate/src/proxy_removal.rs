@@ -130,14 +130,15 @@ impl<'a> ProxyRemoval<'a> {
     /// One of the three has happened.
     pub(crate) async fn holds(&self) -> Result<(), Error> {
         if is_injected(self.client).await? {
-            let what = format!("MutatingWebhookConfiguration {INJECTOR} is there again");
+            let what = format!("MutatingWebhookConfiguration {INJECTOR} exists again");
             return Err(Error::Installed(what));
         }
         let notes = self.is_latest().await?;
         let said = leno_resources::removal(&notes);
         if said < self.step {
             let Self { namespace, step, .. } = self;
-            let what = format!("step {step} was taken back to {said} in Namespace {namespace}");
+            let what =
+                format!("Namespace {namespace} was set from step {step} back to step {said}");
             return Err(Error::Installed(what));
         }
         Ok(())
@@ -151,10 +152,10 @@ impl<'a> ProxyRemoval<'a> {
     pub(crate) async fn is_latest(&self) -> Result<BTreeMap<String, String>, Error> {
         let notes = notes(self.client, self.namespace).await?;
         match notes.get(REMOVAL_RUN_ANNOTATION) {
-            Some(run) if *run != self.run => Err(Error::Another("goes on with this removal")),
+            Some(run) if *run != self.run => Err(Error::Another("has continued this removal")),
             // If the control plane still exists, it has itself removed the annotations to cancel the removal.
             None if self.controller().await?.is_none() => {
-                Err(Error::Another("has ended this removal"))
+                Err(Error::Another("has finished this removal"))
             }
             _ => Ok(notes),
         }

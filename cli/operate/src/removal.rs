@@ -127,7 +127,8 @@ impl MeshRemoval {
     pub async fn run(&self, mut say: impl FnMut(RemovalReport)) -> Result<(), Error> {
         let there = installed(&self.client, &self.namespace).await?;
         let there = there.ok_or_else(|| Error::Nothing(self.namespace.clone()))?;
-        let values = Values::load(&[("what was told".to_owned(), there.values)], &[]);
+        let values =
+            Values::load(&[("the settings of the installation".to_owned(), there.values)], &[]);
         // The record of another version may have values that this version does not know.
         let values = with_all_parts(values.unwrap_or_else(|_| Values::defaults()));
         let text = render(&values, &self.namespace)?;
@@ -310,7 +311,7 @@ impl MeshRemoval {
         let begin = Instant::now();
         while !pods.list(which).await.map_err(Error::api(format!("list {what}")))?.items.is_empty()
         {
-            pause(begin, limit, || format!("{what} does not end")).await?;
+            pause(begin, limit, || format!("{what} has not ended")).await?;
         }
         Ok(())
     }

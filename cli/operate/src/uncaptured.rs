@@ -113,7 +113,10 @@ impl CaptureStates {
     pub(crate) fn gap(&self) -> Option<String> {
         let Self { pods, silent, unasked, .. } = self;
         let silent = (*silent > 0).then(|| {
-            format!("{silent} of {pods} proxies do not answer, so that their capture is unknown: leno stat names them")
+            format!(
+                "{silent} of {pods} proxies do not answer, so it is unknown whether they are \
+                 captured: `leno stat` names them"
+            )
         });
         let unasked = (*unasked > 0).then(|| {
             let limit = LIMIT.as_secs();

@@ -102,17 +102,18 @@ impl Analyze {
             namespaces.extend(self.what.iter().filter_map(|one| namespace(one)));
             if let Some(file) = self.what.iter().find(|one| namespace(one).is_none()) {
                 bail!(
-                    "{} is no namespace of a cluster: ask about files or a cluster",
+                    "{} is a file, not a namespace of the cluster: analyze either files or a \
+                     cluster",
                     file.display()
                 );
             }
             if namespaces.is_empty() && !self.all_namespaces {
-                bail!("name a namespace, or all of them with -A");
+                bail!("no namespace of the cluster is named: name one, or pass -A for all of them");
             }
             return Ok(Subject::Cluster(target, namespaces));
         }
         if self.what.is_empty() {
-            let mesh = self.mesh.choose().context("no file is named, as in `leno analyze FILE`")?;
+            let mesh = self.mesh.choose().context("no file is named: leno analyze FILE")?;
             return match mesh {
                 ChosenMesh::Machine(name) => {
                     let (files, running) = leno_local::analysis::followed_by(&name)?;
@@ -120,7 +121,10 @@ impl Analyze {
                         self.ranges.asked().map_or(Ok(running), leno_local::analysis::ranges);
                     Ok(Subject::Files(files, ranges?))
                 }
-                ChosenMesh::Cluster(_) => bail!("name a namespace, or all of them with -A"),
+                ChosenMesh::Cluster(_) => bail!(
+                    "no namespace of the cluster is named: name one, \
+                     or pass -A for all of them"
+                ),
             };
         }
         let no_file = |one: &&PathBuf| namespace(one).is_some() && !one.exists();
@@ -172,9 +176,12 @@ fn left_out(not_analyzed: &[String]) -> String {
     let shown = shown.collect::<Vec<_>>().join(", ");
     match (not_analyzed.len(), not_analyzed.len().saturating_sub(MAX_NOT_ANALYZED)) {
         (0, _) => String::new(),
-        (_, 0) => format!("not analyzed, because they are of no mesh: {shown}\n"),
+        (_, 0) => format!("not analyzed, because the mesh does not use these kinds: {shown}\n"),
         (_, more) => {
-            format!("not analyzed, because they are of no mesh: {shown}, and {more} more\n")
+            format!(
+                "not analyzed, because the mesh does not use these kinds: {shown}, and {more} \
+                 more\n"
+            )
         }
     }
 }

@@ -169,7 +169,8 @@ fn policies(files: &[PathBuf]) -> Result<Vec<Object>> {
         let key = located.value.key();
         if !matches!(key.kind, Kind::AuthorizationPolicy | Kind::Namespace) {
             bail!(
-                "{}:{}: --with takes AuthorizationPolicy and Namespace alone, and this is {key}",
+                "{}:{}: {key} is neither an AuthorizationPolicy nor a Namespace: remove it from \
+                 the file of --with",
                 located.file,
                 located.place
             );
@@ -180,7 +181,8 @@ fn policies(files: &[PathBuf]) -> Result<Vec<Object>> {
 }
 
 fn claim(text: &str) -> Result<(String, String), String> {
-    let claim = text.split_once('=').ok_or("use NAME=VALUE")?;
+    let claim =
+        text.split_once('=').ok_or("a claim is written NAME=VALUE, for example group=admins")?;
     Ok((claim.0.to_owned(), claim.1.to_owned()))
 }
 

@@ -28,7 +28,9 @@ pub(crate) fn run(cleanup: &Cleanup) -> Result<bool> {
             Ok(()) => print(&format!("mesh {:?}: nothing is left\n", outcome.mesh))?,
             Err(leno_local::Error::Running { owner, .. }) if cleanup.name.is_none() => {
                 let mesh = outcome.mesh;
-                print(&format!("mesh {mesh:?}: runs, owned by process {owner}; left alone\n"))?;
+                print(&format!(
+                    "mesh {mesh:?}: not cleaned up, because it runs (process {owner})\n"
+                ))?;
             }
             Err(error) => {
                 note!("leno: {}", error.chain());
@@ -38,6 +40,9 @@ pub(crate) fn run(cleanup: &Cleanup) -> Result<bool> {
     }
     match failed {
         0 => Ok(true),
-        _ => bail!("{failed} of the meshes could not be removed"),
+        _ => bail!(
+            "{failed} of the meshes could not be cleaned up, for the reasons above: run leno \
+             cleanup again once these are gone"
+        ),
     }
 }

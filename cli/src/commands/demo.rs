@@ -59,7 +59,10 @@ pub(crate) fn run(demo: &Demo) -> Result<bool> {
 
 async fn show_all(demo: &Demo) -> Result<bool> {
     if !nix::unistd::geteuid().is_root() {
-        bail!("the demo makes network namespaces and loads kernel programs: run it with sudo");
+        bail!(
+            "the demo needs root, because it creates network namespaces and loads kernel \
+             programs: run it with sudo"
+        );
     }
     let mut ended = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
         .into_iter()
@@ -69,7 +72,7 @@ async fn show_all(demo: &Demo) -> Result<bool> {
     tokio::select! {
         shown = prove(demo) => shown,
         // Returning drops the shop, which removes it.
-        _ = futures_util::future::select_all(signals) => bail!("interrupted; the shop is removed"),
+        _ = futures_util::future::select_all(signals) => bail!("interrupted: the demo has ended and removed its shop"),
     }
 }
 

@@ -96,7 +96,12 @@ fn meshed_instance<'s>(
     let wanted = pod.strip_prefix("pod/").unwrap_or(pod);
     let instance = status.find(namespace, wanted)?;
     if !instance.meshed {
-        bail!("{}/{} has no proxy", instance.namespace, instance.name);
+        bail!(
+            "{}/{} has no proxy, so there is no state to show: set leno.dev/inject: enabled for \
+             it",
+            instance.namespace,
+            instance.name
+        );
     }
     Ok(instance)
 }
@@ -156,7 +161,7 @@ fn read(reply: &AdminReply) -> Result<Value, String> {
     if reply.status != 200 {
         return Err(format!("HTTP {}: {}", reply.status, reply.body.trim()));
     }
-    serde_json::from_str(&reply.body).map_err(|error| format!("it is no JSON: {error}"))
+    serde_json::from_str(&reply.body).map_err(|error| format!("the response is not JSON: {error}"))
 }
 
 #[cfg(test)]
@@ -171,7 +176,7 @@ mod tests {
         assert_eq!(whole.config.unwrap()["busy"], 1);
         for (config, reason) in [
             (reply(404, "no such page\n"), "HTTP 404: no such page"),
-            (reply(200, "{"), "it is no JSON: "),
+            (reply(200, "{"), "the response is not JSON: "),
             (Err("not reached".to_owned()), "not reached"),
         ] {
             let half = report(None, reply(200, "ready\n"), config);

@@ -42,10 +42,10 @@ pub(crate) fn run(down: &Down) -> Result<bool> {
         other => other,
     };
     let Some(owner) = record::owner(&layout) else {
-        bail!("mesh {name} has just ended");
+        bail!("mesh {name} has ended by itself before it could be signalled");
     };
     if down.mesh.name.is_none() && name != DEFAULT_MESH {
-        print(&format!("ending mesh {name}, the only one that runs here\n"))?;
+        print(&format!("ending mesh {name}, the only one that runs on this machine\n"))?;
     }
     // The first signal ends the mesh in order, the second one at once.
     terminate(owner)?;
@@ -59,7 +59,10 @@ pub(crate) fn run(down: &Down) -> Result<bool> {
     }
     if layout.record().exists() {
         let cleanup = command(&name, "cleanup");
-        bail!("mesh {name} has ended and left something behind: `{cleanup}` removes it");
+        bail!(
+            "mesh {name} has ended, but not everything of it was removed: `{cleanup}` removes \
+             the rest"
+        );
     }
     let instances = match status.map(|status| status.instances.len()) {
         Ok(1) => ", 1 instance".to_owned(),

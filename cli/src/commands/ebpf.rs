@@ -120,7 +120,7 @@ pub(crate) fn run(ebpf: &Ebpf) -> Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         return Err(leno_local::Error::NeedsRoot.into());
     }
-    let root = PinRoot::find().context("cannot find the pins")?;
+    let root = PinRoot::find().context("cannot read Leno's pins below /sys/fs/bpf")?;
     match &ebpf.of {
         EbpfCommand::Status(status) => show_status(&report::owners()?, status.output)?,
         EbpfCommand::Programs(programs) => show_programs(&report::programs()?, programs.output)?,
@@ -135,7 +135,7 @@ pub(crate) fn run(ebpf: &Ebpf) -> Result<bool> {
 fn run_resize(resize: &Resize) -> Result<()> {
     super::flows::view(&resize.mesh)?
         .resize(resize.flow_map_size, resize.flow_ring_size)
-        .context("cannot change the sizes; they are as they were")?;
+        .context("cannot change the sizes; the earlier sizes remain in effect")?;
     let sizes = [("flows", resize.flow_map_size), ("changes", resize.flow_ring_size)];
     for (what, size) in sizes {
         if let Some(size) = size {
@@ -148,8 +148,8 @@ fn run_resize(resize: &Resize) -> Result<()> {
 fn run_upgrade(upgrade: &Upgrade) -> Result<()> {
     super::flows::view(&upgrade.mesh)?
         .upgrade(leno_flows::self_test)
-        .context("cannot replace the programs; those from before go on")?;
-    print(&format!("the programs are those of {}\n", env!("CARGO_PKG_VERSION")))
+        .context("cannot replace the programs; the earlier programs continue to count")?;
+    print(&format!("the programs are now those of version {}\n", env!("CARGO_PKG_VERSION")))
 }
 
 fn prune(root: &PinRoot) -> Result<()> {

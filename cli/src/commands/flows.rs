@@ -165,10 +165,10 @@ pub(crate) fn view(mesh: &RunningMesh) -> Result<FlowView> {
 }
 
 fn open(layout: &Layout) -> Result<FlowView> {
-    let view = FlowView::open(&layout.flows()).context("cannot read the flows")?;
+    let view = FlowView::open(&layout.flows()).context("cannot open the flow table of the mesh")?;
     let Some(view) = view else {
         bail!(
-            "mesh {} does not account for flows: `{}` has the reason, in its first lines",
+            "mesh {} has no flow metrics: the first lines of `{}` have the reason",
             layout.mesh(),
             command(layout.mesh(), "logs")
         );
@@ -231,7 +231,8 @@ fn of_node(flows: &Flows) -> Result<()> {
     show(flows, page.flows, page.missing)?;
     if page.left_out > 0 {
         note!(
-            "leno: the agent left out {} flows, those that have not changed for longest",
+            "leno: the agent left out {} flows, the ones whose last change is oldest: select fewer \
+             with -n or WORKLOAD",
             page.left_out
         );
     }
@@ -249,17 +250,17 @@ fn show(flows: &Flows, mut all: Vec<FlowConnection>, missing: u64) -> Result<()>
         match matching - all.len() {
             0 => {}
             1 => {
-                note!("leno: 1 connection that a proxy has for itself is not shown: --all shows it")
+                note!("leno: 1 connection of a proxy itself is not shown: --all shows it")
             }
             left_out => note!(
-                "leno: {left_out} connections that proxies have for themselves are not shown: --all shows them"
+                "leno: {left_out} connections of proxies themselves are not shown: --all shows them"
             ),
         }
     }
     if missing > 0 {
         note!(
-            "leno: {missing} flows are not in the table because it was full: see --flow-map-size of \
-             `leno up`, or agent.flows.mapSize of the chart"
+            "leno: {missing} flows were not counted because the table was full: raise \
+             --flow-map-size of `leno up`, or agent.flows.mapSize of the chart"
         );
     }
     Ok(())
@@ -280,7 +281,7 @@ fn check_names(flows: &Flows, status: &MeshStatus) -> Result<()> {
         let of_instance = |one: &&InstanceStatus| names(wanted, &one.namespace, &one.name);
         match status.instances.iter().find(of_instance) {
             Some(one) => bail!(
-                "{wanted} is an instance, and flows are told apart by workload: write {}/{}",
+                "{wanted} is an instance, but flows are counted by workload: write {}/{}",
                 one.namespace,
                 one.workload
             ),
@@ -328,7 +329,10 @@ fn print_changes(flows: &Flows, events: &mut FlowEvents<'_>, lost: &mut u64) -> 
         let more = dropped - *lost;
         text += &match json {
             true => serde_json::to_string(&LostChanges { lost: more })?,
-            false => format!("{more} changes were lost: use a larger --flow-ring-size"),
+            false => format!(
+                "{more} changes were lost because the ring was full: raise \
+                 --flow-ring-size of `leno up`"
+            ),
         };
         text.push('\n');
         *lost = dropped;
@@ -347,7 +351,10 @@ impl Flows {
             None => Ok(false),
             Some(Socket::Wire) => Ok(true),
             Some(_) => {
-                bail!("requests are those of proxies, or with --socket wire those of frames")
+                bail!(
+                    "--requests works without --socket, for requests that proxies count, or with \
+                     --socket wire, for those in frames"
+                )
             }
         }
     }

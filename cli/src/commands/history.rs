@@ -54,7 +54,9 @@ impl MeshHistory {
                 if reply.status != 200 {
                     return Err(leno_operate::Error::Observer(reason(&reply.body)).into());
                 }
-                let remedy = "the observer is of another version: leno upgrade | kubectl apply --server-side -f -";
+                let remedy = "the observer is of another version than this program: use the leno \
+                              of the installation, or leno upgrade | kubectl apply --server-side \
+                              -f -";
                 serde_json::from_str(&reply.body).context(remedy)
             }
         }

@@ -118,7 +118,10 @@ async fn show(identity: &Identity) -> Result<bool> {
 async fn revoke(revoke: &Revoke) -> Result<bool> {
     let authority = Authority::of(&revoke.mesh).await?;
     let account = revoke.account.split_once('/');
-    let (namespace, name) = account.context("use NAMESPACE/NAME, for example shop/web")?;
+    let (namespace, name) = account.context(
+        "the service account has no namespace: write \
+         NAMESPACE/NAME, for example shop/web",
+    )?;
     let domain = TrustDomain::new(&authority.report().await?.trust_domain)?;
     let identity = leno_types::Identity::new(domain, namespace, name)?;
     let request = authority.ask(OperatorVerb::Revoke(identity.to_string())).await?;
@@ -138,7 +141,10 @@ fn unknown(layout: &Layout, account: &str) {
     if !accounts.contains(account) {
         let meant = leno_types::nearest(account, accounts.iter().map(String::as_str));
         let meant = meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default();
-        note!("leno: warning: no workload of this mesh has the service account {account}{meant}");
+        note!(
+            "leno: warning: no workload of this mesh has the service account {account}, so \
+             nothing was revoked{meant}"
+        );
     }
 }
 
@@ -152,7 +158,8 @@ async fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
     while rotate.wait && report.phase != "stable" {
         if begun.elapsed() > rotate.timeout {
             bail!(
-                "the rotation is not over yet; it goes on by itself, and `{}` shows it",
+                "the rotation has not ended within --timeout: it continues by itself, and `{}` \
+                 shows its progress",
                 authority.command("identity")
             );
         }
@@ -222,9 +229,10 @@ impl Authority {
                 Err(error) => Some(format!("{error:#}")),
             };
             if begun.elapsed() > OBEYED_WITHIN {
-                let last = last.unwrap_or_else(|| "it does not say why".to_owned());
+                let last = last.unwrap_or_else(|| "it gives no reason".to_owned());
                 bail!(
-                    "the control plane has not taken the request yet, and will once it can: {last}"
+                    "the control plane has not handled the request yet ({last}): it will once it \
+                     can, and `leno identity` shows it"
                 );
             }
             sleep(POLL).await;

@@ -226,16 +226,17 @@ impl Inject {
             let there = leno_operate::installed(&client, system).await?;
             let settings = match (leno_operate::namespace_settings(&client).await, self.capture) {
                 (Err(error), Some(_)) if error.is_forbidden() => BTreeMap::new(),
-                (read, _) => read.context(
-                    "it cannot be found out how pods are captured: name it with --capture",
-                )?,
+                (read, _) => {
+                    read.context("cannot read the capture settings of namespaces: pass --capture")?
+                }
             };
             let default_namespace = Some(client.default_namespace().to_owned());
             Ok((there, Namespaces { capture: None, settings, default_namespace }))
         })?;
         let Some(there) = there else {
             bail!(
-                "nothing is installed in {system}: name the namespace of the mesh with --system-namespace"
+                "Leno is not installed in namespace {system}: pass its namespace with \
+                 --system-namespace"
             );
         };
         let told = there.told()?;
@@ -302,12 +303,12 @@ impl Text {
         let rewritten = rewritten.with_context(|| name.clone().into_owned())?;
         print_raw(&rewritten)?;
         if reports.is_empty() {
-            note!("{name}: nothing in it makes pods");
+            note!("{name}: unchanged, because no object in it creates pods");
         }
         for InjectionReport { object, said } in &reports {
             match said {
                 InjectionOutcome::Changed => note!("{object}: {done}"),
-                InjectionOutcome::Skipped(reason) => note!("{object}: left as it is: {reason}"),
+                InjectionOutcome::Skipped(reason) => note!("{object}: unchanged: {reason}"),
                 InjectionOutcome::Failed(reason) => note!("{object}: not {done}: {reason}"),
             }
         }
@@ -336,7 +337,7 @@ impl Text {
             File::open(&self.file)?.take(limit).read_to_string(&mut text)?
         };
         if length as u64 > MAX_BYTES {
-            bail!("it is larger than {MAX_BYTES} bytes");
+            bail!("it is larger than {MAX_BYTES} bytes: split it into several files");
         }
         Ok(text)
     }

@@ -17,7 +17,7 @@ use super::print;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno install | kubectl apply --server-side -f -\n  \
                   leno install --ha --set mtls=strict --set image.registry=registry.example.org/leno\n  \
-                  leno install --show-values > values.yaml      # every value, with an explanation\n\n\
+                        leno install --show-values > values.yaml      # every value, with an explanation\n\n\
                   Then: kubectl label namespace NAMESPACE leno.dev/inject=enabled")]
 pub(crate) struct Install {
     #[command(flatten)]
@@ -78,10 +78,10 @@ pub(crate) fn run(install: &Install) -> Result<bool> {
 fn read(path: &Path) -> Result<String> {
     if path == Path::new("-") {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
+        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
         return Ok(text);
     }
-    fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn label(text: &str) -> Result<String, leno_types::NameError> {

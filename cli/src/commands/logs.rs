@@ -57,7 +57,7 @@ pub(crate) struct Logs {
 }
 
 fn lines(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "write how many lines, such as 20".to_owned())
+    text.parse().map_err(|_| "not a number of lines: write for example 20".to_owned())
 }
 
 pub(crate) fn run(logs: &Logs) -> Result<bool> {

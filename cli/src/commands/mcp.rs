@@ -55,7 +55,7 @@ pub(crate) fn run(mcp: &Mcp) -> Result<bool> {
         let Ok(running) = running else { return Ok(true) };
         running.waiting().await.context(
             "the MCP server has panicked: report this at the issue \
-                                         tracker of Leno",
+             tracker of Leno",
         )?;
         Ok(true)
     })

@@ -54,7 +54,7 @@ pub(crate) struct Open {
 fn path(text: &str) -> Result<String, String> {
     match text.starts_with('/') {
         true => Ok(text.to_owned()),
-        false => Err("a path begins with /, such as /admin".to_owned()),
+        false => Err("the path does not begin with /: write for example /admin".to_owned()),
     }
 }
 
@@ -98,7 +98,7 @@ fn access((mesh, instance): (&str, &InstanceStatus), wanted: Option<u16>) -> Res
     let name = &instance.name;
     port.map(Access::Forwarded).with_context(|| {
         let open = command(mesh, &format!("open {name} 8080"));
-        format!("{name} declares no port: name one, `{open}`")
+        format!("{name} declares no port: name the port to open, such as `{open}`")
     })
 }
 
@@ -142,7 +142,8 @@ fn browse(url: &str) -> Result<()> {
     }
     browser.spawn().with_context(|| {
         format!(
-            "cannot start the browser {}: open the address yourself, or name a program with BROWSER",
+            "cannot start the browser {}: open the address yourself, or set BROWSER to another \
+             program",
             program.display()
         )
     })?;

@@ -73,7 +73,8 @@ pub(crate) fn run(port_forward: &PortForward) -> Result<bool> {
             let bound = forward::bind(SocketAddr::new(port_forward.address, *here)).await;
             let listener = bound.with_context(|| {
                 format!(
-                    "port {there} is not forwarded; `:{there}` takes a free port of this machine"
+                    "cannot forward port {there}: write `:{there}` for any free port of this \
+                     machine"
                 )
             })?;
             print(&format!("{} -> {to} port {there}\n", listener.local_addr()?))?;
@@ -130,12 +131,13 @@ fn undeclared(
     let (only, remedy) = match declared.first() {
         Some(first) => (
             format!("no port {port}, only {}", all.join(", ")),
-            format!("`{}` leads to a declared one", instead(first)),
+            format!("`{}` uses a declared one", instead(first)),
         ),
-        None => ("no port".to_owned(), "name its ports in spec.ports".to_owned()),
+        None => ("no port".to_owned(), "declare its ports in spec.ports".to_owned()),
     };
     Some(format!(
-        "{name} declares {only}: connections fail unless its application listens on {port}; {remedy}"
+        "{name} declares {only}, so connections fail unless its application listens on {port}: \
+         {remedy}"
     ))
 }
 
@@ -158,13 +160,13 @@ mod tests {
         assert_eq!(warning(&[8080, 9090], 9090), None);
         assert_eq!(
             warning(&[8080, 9090], 80).unwrap(),
-            "shop/web-0 declares no port 80, only 8080, 9090: connections fail unless its application listens on 80; \
-             `leno open shop/web-0 8080` leads to a declared one"
+            "shop/web-0 declares no port 80, only 8080, 9090, so connections fail unless its application listens on 80: \
+             `leno open shop/web-0 8080` uses a declared one"
         );
         assert_eq!(
             warning(&[], 80).unwrap(),
-            "shop/web-0 declares no port: connections fail unless its application listens on 80; name its ports in \
-             spec.ports"
+            "shop/web-0 declares no port, so connections fail unless its application listens on 80: \
+             declare its ports in spec.ports"
         );
     }
 

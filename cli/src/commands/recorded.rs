@@ -40,11 +40,15 @@ impl FromStr for PrometheusUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix("http://") else {
-            return Err("write http://HOST:PORT; for one that wants TLS or a password, forward a port to it".to_owned());
+            return Err("not an http:// address: write http://HOST:PORT; for a Prometheus that \
+                        requires TLS or a password, forward a port to it"
+                .to_owned());
         };
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         if host.is_empty() || host.contains(['@', '?', '#']) || path.contains(['?', '#', ' ']) {
-            return Err("write http://HOST:PORT[/PREFIX]".to_owned());
+            return Err(
+                "not the address of a Prometheus: write http://HOST:PORT[/PREFIX]".to_owned()
+            );
         }
         // The brackets of an IPv6 address contain colons as well.
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
@@ -77,7 +81,12 @@ impl PrometheusUrl {
 
     async fn ask(&self, family: &str, query: &str) -> Result<Vec<Sample>> {
         let address = &self.address;
-        let what = || format!("the Prometheus at {address} does not answer");
+        let what = || {
+            format!(
+                "the Prometheus at {address} does not answer: check that it runs and \
+                 that --prometheus has its address"
+            )
+        };
         let query: String = form_urlencoded::byte_serialize(query.as_bytes()).collect();
         let path = format!("{}/api/v1/query?query={query}", self.prefix);
         let asked = async { ask(TcpStream::connect(address).await?, "GET", &path).await };

@@ -68,14 +68,14 @@ pub(crate) fn run(restart: &Restart) -> Result<bool> {
                 1 => "1 instance".to_owned(),
                 many => format!("{many} instances"),
             };
-            print(&format!("{instances} started again after {seconds:.1} s\n"))?;
+            print(&format!("{instances} restarted in {seconds:.1} s\n"))?;
             return Ok(true);
         }
         if elapsed > restart.timeout {
             let left: Vec<String> =
                 left.iter().map(|one| format!("{}/{}", one.namespace, one.name)).collect();
             let (left, ps) = (left.join(", "), command(layout.mesh(), "ps"));
-            bail!("not started again within the time: {left}; `{ps}` says why");
+            bail!("not ready again within --timeout: {left}; `{ps}` shows why");
         }
         std::thread::sleep(POLL);
     }

@@ -64,7 +64,10 @@ impl ObjectiveFilter {
         }
         for name in names {
             if !found.iter().any(|one| one.object.metadata.name == *name) {
-                anyhow::bail!("there is no ServiceLevelObjective {name:?}");
+                anyhow::bail!(
+                    "there is no ServiceLevelObjective {name:?}: `leno slo` lists those \
+                     of the mesh"
+                );
             }
         }
         Ok(found)

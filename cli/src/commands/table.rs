@@ -321,7 +321,8 @@ pub(crate) fn missing_percentiles<'a>(
 ) -> &'static str {
     match all.any(|one| one.reliable_latency_ms() != one.latency_ms) {
         true => {
-            "P95 needs 20 requests and P99 100, and rows with fewer have `-`: a longer --window, or --since, has more"
+            "P95 needs 20 requests and P99 100; rows with fewer show `-`: use a longer --window, \
+             or --since"
         }
         false => "",
     }

@@ -218,7 +218,8 @@ impl TapSession {
         let targets = proxies.of_workloads(&tap.filter)?;
         if targets.len() > MAX_PROXIES {
             bail!(
-                "{} proxies are meant, and {MAX_PROXIES} can be tapped: name fewer",
+                "{} proxies were selected, but at most {MAX_PROXIES} can be tapped: select fewer \
+                 workloads or instances",
                 targets.len()
             );
         }
@@ -306,10 +307,10 @@ impl TapSession {
     fn lost(&mut self, proxy: &TappedProxy, reason: PollFailure) -> Result<()> {
         self.targets.remove(proxy);
         if self.targets.is_empty() {
-            let what = format!("the proxy of {proxy} cannot be tapped");
+            let what = format!("cannot open a tap at the proxy of {proxy}");
             return Err(anyhow::Error::new(reason).context(what));
         }
-        note!("leno: the proxy of {proxy} is tapped no more: {reason}");
+        note!("leno: the tap at the proxy of {proxy} has ended: {reason}");
         Ok(())
     }
 
@@ -366,7 +367,7 @@ fn namespace_of(names: &WorkloadInstances, namespace: Option<&str>, name: &str) 
             names.instances(namespace, name).into_iter().map(|one| one.namespace).collect();
         if of.len() > 1 {
             let of: Vec<String> = of.into_iter().collect();
-            return format!("{name} is in the namespaces {}: say which with -n", of.join(", "));
+            return format!("{name} is in the namespaces {}: choose one with -n", of.join(", "));
         }
         let known: Vec<String> = names.workloads().into_iter().take(MAX_NAMED).collect();
         let wanted = namespace.map_or_else(|| name.to_owned(), |of| format!("{of}/{name}"));
@@ -383,6 +384,8 @@ fn status(text: &str) -> Result<String, String> {
     };
     match is_right {
         true => Ok(text.to_owned()),
-        false => Err("use a status such as 503, or a class such as 5xx".to_owned()),
+        false => {
+            Err("not a status: write for example 503, or 5xx for a class of statuses".to_owned())
+        }
     }
 }

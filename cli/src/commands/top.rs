@@ -79,7 +79,10 @@ pub(crate) fn run(top: &Top) -> Result<bool> {
         return Ok(true);
     }
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        bail!("leno top needs a terminal: use `leno top --once`, or `leno stat -w`");
+        bail!(
+            "leno top needs a terminal on standard input and output: use `leno top --once`, or \
+             `leno stat -w`"
+        );
     }
     block_on(live(&wanted, Screen::new(rows, top.order.clone())))
 }

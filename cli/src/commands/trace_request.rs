@@ -57,7 +57,7 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
     let traced = block_on(async {
         let proxies = TappedProxies::of(&trace.filter).await?;
         let mut following = FollowingTaps::new(trace, &proxies)?;
-        note!("leno: waits for {}, up to {:?} (--for)", trace.filter.described(), trace.time);
+        note!("leno: waiting for {}, at most {:?} (--for)", trace.filter.described(), trace.time);
         let traced = tokio::select! {
             traced = following.request(trace.time) => traced,
             asked = tokio::signal::ctrl_c() => asked.map(|()| None).map_err(Into::into),
@@ -67,7 +67,8 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
     })?;
     let Some(hops) = traced else {
         note!(
-            "leno: no request matched in {:?}: `leno edges` shows which workloads have traffic",
+            "leno: no request matched within {:?}: `leno edges` shows which workloads have \
+             traffic; --for waits longer",
             trace.time
         );
         return Ok(false);
@@ -106,7 +107,8 @@ impl<'a> FollowingTaps<'a> {
         }
         if others.len() > MAX_PROXIES {
             bail!(
-                "a request may pass {} proxies, and {MAX_PROXIES} can be tapped: name a namespace with -n",
+                "a request may pass {} proxies, but at most {MAX_PROXIES} can be tapped: choose a \
+                 namespace with -n",
                 others.len()
             );
         }
@@ -181,7 +183,7 @@ impl<'a> FollowingTaps<'a> {
                 0 => String::new(),
                 count => format!(" and {count} others"),
             };
-            note!("leno: hops at {}{more} are left out: {reason}", proxies[0]);
+            note!("leno: hops at {}{more} are missing: {reason}", proxies[0]);
         }
     }
 
@@ -200,7 +202,7 @@ impl<'a> FollowingTaps<'a> {
         }
         self.targets.retain(|(proxy, _)| !lost.iter().any(|(gone, _)| gone == proxy));
         if let (true, Some((proxy, reason))) = (self.targets.is_empty(), lost.first()) {
-            bail!("the proxy of {proxy} cannot be tapped: {reason}");
+            bail!("cannot open a tap at the proxy of {proxy}: {reason}");
         }
         let root = found.iter().min_by_key(|request| request.at_unix_us).cloned();
         self.take(found);

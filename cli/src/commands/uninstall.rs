@@ -48,12 +48,15 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
             RemovalReport::Node(name) => note!("cleaned  node {name}"),
             RemovalReport::Unannounced => {
                 note!(
-                    "untold   any pod: no control plane is ready; requests between pods may fail \
-                     until they are restarted"
+                    "missed   every pod: no control plane is ready to notify them; requests \
+                     between pods may fail until they are restarted"
                 );
             }
             RemovalReport::Untold(pod) => {
-                note!("untold   pod {pod}: requests to or from it may fail until it is restarted");
+                note!(
+                    "missed   pod {pod}: it was not notified; requests to or from it may fail \
+                     until it is restarted"
+                );
             }
             RemovalReport::Proxies(left) => {
                 for (namespace, pods) in left {
@@ -64,11 +67,11 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
                 }
             }
             RemovalReport::NamespaceKept(name) => {
-                note!("kept     Namespace {name}: it was not made for Leno");
+                note!("kept     Namespace {name}: it was not created by Leno");
             }
             RemovalReport::NodeLeft(name, why) => {
                 clean = false;
-                note!("left     node {name}: {why}; run `leno-agent cleanup` on it");
+                note!("left     node {name}: {why}: run `leno-agent cleanup` on it");
             }
         });
         Ok(done.await?)
@@ -79,7 +82,8 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
 fn agreed(uninstall: &Uninstall) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!(
-            "standard input is no terminal, so the removal of everything in {} cannot be confirmed: add --yes",
+            "cannot ask for confirmation to remove everything in {}, because standard input is not \
+             a terminal: add --yes",
             uninstall.namespace
         );
     }

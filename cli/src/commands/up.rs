@@ -256,7 +256,8 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         return detach::start(&up.name, reads_stdin, up.wait.then_some(up.wait_timeout));
     }
     if up.with_parent {
-        set_pdeathsig(Signal::SIGTERM).context("tying leno up to its parent")?;
+        set_pdeathsig(Signal::SIGTERM)
+            .context("cannot bind the life of leno up to that of its parent")?;
     }
     // Cannot fail, because the filter was already parsed once when the options were read.
     let filter: Targets = up.log.parse().context("--log")?;
@@ -265,7 +266,10 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
     let no_colour = up.no_color || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
     let exports = up.access_log.starts_with("otlp");
     if exports && up.traces.is_none() {
-        bail!("--access-log otlp exports to the collector of --traces, which is missing");
+        bail!(
+            "--access-log otlp exports to the collector of --traces: add --traces \
+             NAMESPACE/SERVICE:PORT"
+        );
     }
     let access_log = match &*up.access_log {
         "off" if up.access_log_file.is_some() => "json",
@@ -370,7 +374,12 @@ fn bundle_file(file: &str) -> Result<String, String> {
 /// Parses an address. The default port is 53.
 fn resolver(text: &str) -> Result<SocketAddr, String> {
     let whole = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
-    whole.map_err(|_| format!("{text:?} is not an address: use for example 192.0.2.53"))
+    whole.map_err(|_| {
+        format!(
+            "{text:?} is not an IP address: use for example 192.0.2.53 or \
+             127.0.0.1:5353"
+        )
+    })
 }
 
 /// Parses the lifetime of certificates: whole seconds within the limits of the certificate authority.

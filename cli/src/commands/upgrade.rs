@@ -60,10 +60,11 @@ pub(crate) fn run(upgrade: &Upgrade) -> Result<bool> {
     })?;
     let Some(there) = there else {
         bail!(
-            "nothing is installed in {namespace}: run leno install, or name Leno's namespace with --namespace"
+            "Leno is not installed in namespace {namespace}: install it with leno install | \
+             kubectl apply --server-side -f -, or pass its namespace with --namespace"
         );
     };
-    let before = (format!("what {} was told", there.version), there.values);
+    let before = (format!("the settings of the installed version {}", there.version), there.values);
     let values = upgrade.options.values(Some(before))?;
     print(&leno_charts::render(&values, namespace)?).context("printing")?;
     note!("leno: {} -> {} in {namespace}", there.version, env!("CARGO_PKG_VERSION"));
@@ -86,7 +87,7 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
             meshed().filter(|one| !serves(one, revision)).map(why_not).collect();
         if left.is_empty() && revision.is_some() {
             let (served, seconds) = (counted(meshed().count()), begun.elapsed().as_secs_f64());
-            print(&format!("the next processes serve {served} after {seconds:.1} s\n"))?;
+            print(&format!("the new processes serve {served} after {seconds:.1} s\n"))?;
             return Ok(true);
         }
         if begun.elapsed() > upgrade.timeout {
@@ -102,7 +103,7 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
 
 /// An instance, and the reason why the next process does not serve it yet.
 fn why_not(instance: &InstanceStatus) -> String {
-    let otherwise = "its turn has not come, as a few are replaced at a time";
+    let otherwise = "waiting, because only a few are replaced at a time";
     let why = instance.proxy_waits.as_deref().unwrap_or(otherwise);
     format!("{}/{}: {why}", instance.namespace, instance.name)
 }
@@ -112,18 +113,18 @@ fn waiting(left: &[String]) -> String {
     let named = left.get(..MAX_NAMED).unwrap_or(left).join("; ");
     let more = left.len().saturating_sub(MAX_NAMED);
     let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-    format!("waiting for the next processes of {}: {named}{more}", counted(left.len()))
+    format!("waiting for the new processes of {}: {named}{more}", counted(left.len()))
 }
 
 /// The error for next processes that do not serve in time, with what to do about it.
 fn late(mesh: &str, left: &[String], timeout: Duration) -> String {
     format!(
-        "after {} s {} served by the processes of before, which go on:\n  {}\nThe next processes are tried on. `{}` has what they print. To go back, \
-         install the programs of before, and run `{}` again",
+        "after {} s {} still served by old processes, which continue to serve:\n  {}\nStarts of the new processes \
+         are retried; `{}` has their output. To go back, install the old programs and run `{}` again",
         timeout.as_secs(),
         match left.len() {
-            1 => "1 instance is still".to_owned(),
-            number => format!("{number} instances are still"),
+            1 => "1 instance is".to_owned(),
+            number => format!("{number} instances are"),
         },
         left.join("\n  "),
         command(mesh, "logs --proxy"),
@@ -150,7 +151,7 @@ mod tests {
         let left: Vec<String> =
             (0..5).map(|number| format!("shop/web-{number}: its next process exited")).collect();
         let line = waiting(&left);
-        assert!(line.starts_with("waiting for the next processes of 5 instances: shop/web-0: its"));
+        assert!(line.starts_with("waiting for the new processes of 5 instances: shop/web-0: its"));
         assert!(line.ends_with("shop/web-2: its next process exited; and 2 more"), "{line}");
         assert!(
             waiting(&left[..1]).ends_with("of 1 instance: shop/web-0: its next process exited")

@@ -78,8 +78,11 @@ fn concerns(about: &ProblemSubject, wanted: &str) -> bool {
 
 fn text(problems: &[Problem], now_ms: u64, is_observed: bool) -> String {
     if problems.is_empty() {
-        let nothing =
-            if is_observed { "nothing is broken\n" } else { "nothing was observed yet\n" };
+        let nothing = if is_observed {
+            "nothing is broken\n"
+        } else {
+            "no data yet: run the command again in a few seconds\n"
+        };
         return nothing.to_owned();
     }
     let mut text = String::new();
@@ -137,7 +140,10 @@ mod tests {
              more: leno logs -n shop cart\n"
         );
         assert_eq!(text(&[], 30_000, true), "nothing is broken\n");
-        assert_eq!(text(&[], 30_000, false), "nothing was observed yet\n");
+        assert_eq!(
+            text(&[], 30_000, false),
+            "no data yet: run the command again in a few seconds\n"
+        );
         assert!(concerns(&problem.about, "shop") && !concerns(&problem.about, "bank"));
     }
 }

@@ -43,8 +43,7 @@ async fn a_request_of_a_pod_is_explained_from_the_clusters_objects() {
     else {
         panic!("{text}")
     };
-    let unknown =
-        "what the proxy of shop/web-7d9c-aaaaa ejects is not known, and those of 1 other pods: ";
+    let unknown = "unknown which endpoints are ejected by the proxy of shop/web-7d9c-aaaaa, and of 1 other pods: ";
     assert!(note.contains(unknown), "{text}");
     for client in ["web", "pod/web-7d9c-bbbbb", "web-7d9c-bbbbb", "shop/web"] {
         assert_eq!(out(&ask(client, &to_cart)), text, "{client}");
@@ -129,7 +128,7 @@ async fn endpoints_that_the_clients_proxies_eject_are_marked() {
         leno_at(&shop.admin, &words)
     };
     let text = out(&ask("sts/till", &[]));
-    let unknown = "what the proxy of shop/till-0 ejects is not known: ";
+    let unknown = "unknown which endpoints are ejected by the proxy of shop/till-0: ";
     assert!(text.contains(unknown) && text.contains("does not listen"), "{text}");
 
     let ejects = "leno_endpoint_ejected{direction=\"outbound\",client=\"till-0\",client_namespace=\"shop\",\

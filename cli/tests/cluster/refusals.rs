@@ -36,7 +36,10 @@ async fn a_missing_right_is_named_and_one_namespace_may_be_enough() {
     let answered = leno_at(&nothing, &QUESTION);
     let text = out(&answered);
     assert!(text.contains("backend      100.0 % shop/cart port 80\n"), "{text}{}", said(&answered));
-    for gap in ["only the namespace shop was read", "what was installed is not known"] {
+    for gap in [
+        "only the objects of namespace shop were read",
+        "the settings of the installation are unknown",
+    ] {
         assert!(text.contains(gap), "{gap} is not in\n{text}");
     }
 }
@@ -75,7 +78,10 @@ async fn a_cluster_that_is_not_named_or_not_there_is_told_of() {
 #[test]
 fn no_mesh_at_all_is_told_of_with_the_ways_to_name_one() {
     let text = said(&leno_alone(&QUESTION));
-    assert!(text.contains("no mesh runs here, ") && text.contains("--kubeconfig FILE"), "{text}");
+    assert!(
+        text.contains("no mesh runs on this machine, ") && text.contains("--kubeconfig FILE"),
+        "{text}"
+    );
     // No server listens at this address. While this socket is bound, the kernel assigns its port to no other
     // program.
     let (address, _reservation) = reserved().unwrap();

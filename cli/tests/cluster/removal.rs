@@ -110,8 +110,8 @@ async fn a_removal_ends_where_the_mesh_is_installed_beside_it() {
     shop.bed.apply_yaml(&webhooks()).await;
     let text = removal.refusal();
     assert!(text.contains("the mesh was installed again while it was being removed"), "{text}");
-    assert!(text.contains("leno-injector is there again"), "{text}");
-    assert!(text.contains("repeat leno uninstall"), "{text}");
+    assert!(text.contains("leno-injector exists again"), "{text}");
+    assert!(text.contains("run leno uninstall again"), "{text}");
     for kept in [of_apps("DaemonSet", "leno-agent"), of_apps("Deployment", "leno-controller")] {
         assert!(shop.bed.get(kept.clone()).await.is_some(), "{kept}");
     }
@@ -127,7 +127,7 @@ async fn a_removal_ends_where_the_mesh_is_installed_beside_it() {
     );
     set_step(&shop.bed, Value::Null).await;
     let text = removal.refusal();
-    assert!(text.contains("step plaintext was taken back to none in Namespace"), "{text}");
+    assert!(text.contains("was set from step plaintext back to step none"), "{text}");
     assert!(shop.bed.get(of_apps("DaemonSet", "leno-agent")).await.is_some());
 }
 
@@ -138,15 +138,18 @@ async fn of_two_removals_the_one_that_began_last_goes_on_and_the_other_says_so()
     let first = Running::begin(&shop).await;
     let second = Running::begin(&shop).await;
     let text = first.refusal();
-    assert!(text.contains("another leno uninstall goes on with this removal"), "{text}");
-    assert!(text.contains("repeat leno uninstall") && !text.contains("installed again"), "{text}");
+    assert!(text.contains("another leno uninstall has continued this removal"), "{text}");
+    assert!(
+        text.contains("run leno uninstall again") && !text.contains("installed again"),
+        "{text}"
+    );
 
     // Does what a removal does at its end.
     shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
     let nothing = json!({"leno.dev/removal": null, "removal.leno.dev/run": null});
     shop.bed.merge(namespace(), json!({"metadata": {"annotations": nothing}})).await;
     let text = second.refusal();
-    assert!(text.contains("another leno uninstall has ended this removal"), "{text}");
+    assert!(text.contains("another leno uninstall has finished this removal"), "{text}");
     assert!(shop.bed.get(of_apps("DaemonSet", "leno-agent")).await.is_some());
 }
 

@@ -212,13 +212,16 @@ async fn why_the_capture_of_a_pod_is_not_known_is_said_with_a_remedy() {
     for (pod, wanted) in [
         ("plain", "pod shop/plain has no proxy: label"),
         ("deploy/web", "pod shop/web-7d9c-aaaaa is on no node yet"),
-        ("of-the-host", "pod shop/of-the-host has its node's network, which is never captured"),
+        (
+            "of-the-host",
+            "pod shop/of-the-host uses its node's network (hostNetwork), which is never captured",
+        ),
         ("place", "did you mean placed?"),
     ] {
         let (code, _, text) = ask(&["-n", "shop", pod]);
         assert!(code == Some(2) && text.contains(wanted), "{pod}: {text}");
     }
-    let none = "no node agent runs on n1, so that no pod with a proxy starts there: kubectl -n leno-system describe";
+    let none = "no node agent runs on node n1, so pods with a proxy do not start there: kubectl -n leno-system describe";
     let (code, text, _) = ask(&["-n", "shop", "placed"]);
     assert!(code == Some(1) && text.contains(&format!("not known    {none}")), "{text}");
     let (code, _, text) = ask(&["--node", "n1"]);
@@ -280,5 +283,5 @@ async fn a_proxy_is_injected_as_the_clusters_own_controller_would() {
     assert!(other.contains("mine:1") && other.contains("shop.example"), "{other}");
     let nowhere = leno_at(&shop.admin, &["inject", "--system-namespace", "shop", file]);
     assert_eq!(nowhere.status.code(), Some(2));
-    assert!(said(&nowhere).contains("nothing is installed in shop"));
+    assert!(said(&nowhere).contains("Leno is not installed in namespace shop"));
 }

@@ -127,7 +127,7 @@ fn policies_that_are_not_applied_show_what_they_would_change() {
     let refused = leno(&["authz", "-f", "shop.yaml", "--with", policy], SHOP);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     let error = String::from_utf8_lossy(&refused.stderr);
-    assert!(error.contains("--with takes AuthorizationPolicy and Namespace alone"), "{error}");
+    assert!(error.contains("is neither an AuthorizationPolicy nor a Namespace"), "{error}");
 }
 
 #[test]
@@ -291,7 +291,8 @@ fn what_is_typed_without_dashes_is_told_of_them() {
     assert!(text.contains("tip: write '--' before it: '-- GET'"), "{text}");
     let text = err(&["logs", "--tail", "-1"]);
     assert!(
-        text.contains("invalid value '-1'") && text.contains("write how many lines, such as 20"),
+        text.contains("invalid value '-1'")
+            && text.contains("not a number of lines: write for example 20"),
         "{text}"
     );
     let text = leno(&["ps", "--name", &"a".repeat(33)], SHOP).stderr;
@@ -347,7 +348,7 @@ fn documents_of_no_mesh_are_said_not_to_be_analyzed() {
          analyzed; the first is apps/v1 Deployment: `leno inject` adds the proxy to its pods, and `leno analyze NAMESPACE` \
          reads the mesh of a cluster\n\
          0 errors, 1 warning\n\
-         not analyzed, because they are of no mesh: shop.yaml:2:1: apps/v1 Deployment\n"
+         not analyzed, because the mesh does not use these kinds: shop.yaml:2:1: apps/v1 Deployment\n"
     );
     let strict = leno(&["analyze", "--strict", "shop.yaml"], DEPLOYMENT);
     assert_eq!(strict.status.code(), Some(1), "{strict:?}");

@@ -46,7 +46,7 @@ fn a_stream_goes_in_and_comes_out_with_a_word_on_each_object() {
     assert_eq!(out.matches("- name: leno-proxy\n").count(), 1, "{out}");
     assert_eq!(
         text(&injected.stderr),
-        "Pod shop/web: injected\nPod shop/alone: left as it is: it says leno.dev/inject: disabled\n"
+        "Pod shop/web: injected\nPod shop/alone: unchanged: it says leno.dev/inject: disabled\n"
     );
     let back = leno(&["uninject", "-"], &out);
     assert_eq!(text(&back.stdout), stream);
@@ -135,7 +135,10 @@ fn what_cannot_be_done_is_said_and_decides_the_exit_code() {
 
     let service = leno(&["inject", "-"], SERVICE);
     assert_eq!(service.status.code(), Some(0));
-    assert_eq!(text(&service.stderr), "standard input: nothing in it makes pods\n");
+    assert_eq!(
+        text(&service.stderr),
+        "standard input: unchanged, because no object in it creates pods\n"
+    );
 
     let broken = leno(&["inject", "-"], "kind: Pod\n---\na: [");
     assert_eq!((broken.status.code(), broken.stdout.len()), (Some(2), 0), "{broken:?}");

@@ -85,7 +85,7 @@ fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
 
     let before = ["web-0", "web-1"].map(|instance| mesh.application(instance));
     let restart = of(&["restart", "web"]);
-    assert!(out(&restart).starts_with("2 instances started again after "), "{restart:?}");
+    assert!(out(&restart).starts_with("2 instances restarted in "), "{restart:?}");
     for (instance, before) in ["web-0", "web-1"].into_iter().zip(before) {
         assert_ne!(mesh.application(instance), before);
     }
@@ -141,7 +141,8 @@ fn what_is_not_there_is_named_with_what_is() {
             2,
             format!(
                 "leno: mesh {name} still runs (process {}): end it with `leno down --name {name}`, or choose another --name\n\
-                 leno: 1 of the meshes could not be removed\n",
+                 leno: 1 of the meshes could not be cleaned up, for the reasons above: run leno cleanup again once these are \
+                 gone\n",
                 mesh.pid()
             ),
         ),
@@ -157,7 +158,7 @@ fn what_is_not_there_is_named_with_what_is() {
         assert_eq!(nope.status.code(), Some(2), "{command}");
     }
     let tail = mesh.leno(&["logs", "--tail", "x"]).output().unwrap();
-    assert!(err(&tail).contains("write how many lines, such as 20"), "{}", err(&tail));
+    assert!(err(&tail).contains("not a number of lines: write for example 20"), "{}", err(&tail));
 }
 
 #[test]
@@ -221,8 +222,8 @@ fn published_and_forwarded_ports_lead_to_the_application() {
     assert_eq!(
         warning,
         format!(
-            "leno: shop/web-0 declares no port 9999, only 8080: connections fail unless its application listens on \
-             9999; `leno port-forward shop/web-0 8080 --name {name}` leads to a declared one\n"
+            "leno: shop/web-0 declares no port 9999, only 8080, so connections fail unless its application listens on \
+             9999: `leno port-forward shop/web-0 8080 --name {name}` uses a declared one\n"
         )
     );
     assert!(line.ends_with("shop/web-0 port 9999\n"), "{line}");

@@ -140,7 +140,7 @@ fn the_table_and_the_programs_are_replaced_while_a_mesh_is_called() {
             let size = (20_000 + rounds.load(Ordering::Relaxed)).to_string();
             let text = ebpf(&["resize", "--flow-map-size", &size, "--flow-ring-size", "256"]);
             assert_eq!(text, format!("room for {size} flows\nroom for 256 changes\n"));
-            assert!(ebpf(&["upgrade"]).starts_with("the programs are those of "));
+            assert!(ebpf(&["upgrade"]).starts_with("the programs are now those of version "));
             let now = metric(&mesh, "leno_flow_bytes_total", &["direction=\"sent\""]);
             assert!(now >= sent, "{now} after {sent}");
             sent = now;
@@ -290,9 +290,7 @@ fn legs_of_a_workload_that_listens_on_both_families_and_the_control_plane_have_t
     let table = mesh.leno(&["flows", "--name", mesh.name()]).output().unwrap();
     let note = String::from_utf8_lossy(&table.stderr).into_owned();
     assert!(
-        note.contains(
-            " connections that proxies have for themselves are not shown: --all shows them"
-        ),
+        note.contains(" connections of proxies themselves are not shown: --all shows them"),
         "{note}"
     );
     assert_eq!(flows(&mesh, &["--peer", "outside", "--port", "15010"]), Vec::<Value>::new());

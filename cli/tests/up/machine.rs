@@ -110,7 +110,7 @@ fn down_without_a_name_ends_the_only_mesh_and_says_which_or_none_of_several() {
     let done = alone(UNMESHED, &script);
     let said = out(&done);
     let expected = format!(
-        "2\nmesh {two} has ended, 1 instance\nending mesh {one}, the only one that runs here\n\
+        "2\nmesh {two} has ended, 1 instance\nending mesh {one}, the only one that runs on this machine\n\
          mesh {one} has ended, 1 instance\n0\n"
     );
     assert_eq!(said, expected, "{done:?}");

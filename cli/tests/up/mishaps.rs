@@ -314,7 +314,7 @@ fn an_interrupted_wait_says_that_the_mesh_runs_on() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     let up = up.wait_with_output().unwrap();
     assert_eq!(up.status.code(), Some(130), "{up:?}");
-    let expected = format!("leno: mesh {} runs on in the background", mesh.name());
+    let expected = format!("leno: mesh {} continues in the background", mesh.name());
     assert!(err(&up).contains(&expected), "{up:?}");
     assert!(mesh.run(&["down"]).status.success());
 }

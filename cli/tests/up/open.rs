@@ -43,14 +43,17 @@ fn a_workload_is_opened_by_its_published_port_or_by_a_forwarded_one() {
     let done = open(&["web", "--https"]).env("BROWSER", "/no/browser").output().unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), format!("https://127.0.0.1:{free}/\n"));
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(said.contains("open the address yourself, or name a program with BROWSER"), "{said}");
+    assert!(
+        said.contains("open the address yourself, or set BROWSER to another program"),
+        "{said}"
+    );
 
     let done = open(&["none"]).output().unwrap();
     assert_eq!(done.status.code(), Some(2));
     assert_eq!(
         String::from_utf8_lossy(&done.stderr),
         format!(
-            "leno: none-0 declares no port: name one, `leno open none-0 8080 --name {}`\n",
+            "leno: none-0 declares no port: name the port to open, such as `leno open none-0 8080 --name {}`\n",
             mesh.name()
         )
     );

@@ -212,8 +212,8 @@ fn waiting_for_a_mesh_ends_when_a_job_has_failed() {
     assert_eq!(
         said,
         format!(
-            "leno: mesh {name} runs, but shop/job-0 has ended for good: exited with 3; `leno logs job-0 --name \
-             {name}` has what it printed, `leno down --name {name}` ends the mesh\n"
+            "leno: mesh {name} runs, but shop/job-0 has ended and is not restarted: exited with 3; `leno logs job-0 --name \
+             {name}` prints its output, `leno down --name {name}` ends the mesh\n"
         )
     );
     assert_eq!(up.status.code(), Some(2));

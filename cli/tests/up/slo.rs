@@ -108,11 +108,11 @@ fn a_budget_that_is_spent_too_fast_closes_the_gate() {
     assert!(text.contains("shop/cart success 80 % ") && text.contains("no requests"), "{text}");
     assert_eq!(
         slo(&mesh, &["gate", "cart", "--until", "6s"]),
-        (Some(0), "open: 2 objectives held\n".to_owned())
+        (Some(0), "passed: 2 objectives were met\n".to_owned())
     );
     // Without calls, nothing shows that a workload works.
     let (code, text) = slo(&mesh, &["gate", "idle", "--until", "5s"]);
-    assert_eq!((code, &*text), (Some(1), "closed: shop/idle success 99 %: no requests\n"));
+    assert_eq!((code, &*text), (Some(1), "failed: shop/idle success 99 %: no requests\n"));
     assert_eq!(slo(&mesh, &["gate", "idle", "--until", "5s", "--allow-idle"]).0, Some(0));
     let (code, text) = slo(&mesh, &["gate", "none", "--until", "5s"]);
     assert_eq!(code, Some(2), "{text}");
@@ -121,7 +121,7 @@ fn a_budget_that_is_spent_too_fast_closes_the_gate() {
     mesh.edit(&documents("fail"));
     let (code, text) = slo(&mesh, &["gate", "cart", "--until", "10m"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.starts_with("closed: shop/cart success 80 %: b"), "{text}");
+    assert!(text.starts_with("failed: shop/cart success 80 %: b"), "{text}");
     assert_eq!(slo(&mesh, &["-n", "shop"]).0, Some(1));
     assert_eq!(standing(&mesh, "cart", "latency"), "met");
 

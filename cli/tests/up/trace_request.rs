@@ -215,7 +215,7 @@ fn a_request_that_does_not_come_is_said_and_leaves_no_tap() {
         ),
         "{said}"
     );
-    assert!(said.contains("no request matched in 1s"), "{said}");
+    assert!(said.contains("no request matched within 1s"), "{said}");
     let unknown = run(&["nothing"]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
     // A server that does not exist is refused at once. The default wait would be a minute.

@@ -464,7 +464,8 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
     let exports = proxies.access_log.as_deref().is_some_and(leno_admission::exports);
     if proxies.traces.is_none() && exports {
         bail!(
-            "--proxy-access-log otlp exports to the collector of --proxy-traces, which is missing"
+            "--proxy-access-log otlp exports to the collector of --proxy-traces: add \
+             --proxy-traces NAMESPACE/SERVICE:PORT"
         );
     }
     Ok(proxies)

@@ -258,7 +258,10 @@ pub(crate) fn access_log(flags: &Flags) -> anyhow::Result<Option<AccessLog>> {
     match form {
         Form::Off => Ok(None),
         Form::Otlp if flags.traces.is_none() => {
-            bail!("--access-log otlp exports to the collector of --traces, which is missing")
+            bail!(
+                "--access-log otlp exports to the collector of --traces: add --traces \
+                 NAMESPACE/SERVICE:PORT"
+            )
         }
         Form::Otlp => Ok(Some(AccessLog::Records(layout))),
         Form::Text | Form::Json => Ok(Some(AccessLog::Lines(Log::start(form, layout)?))),

@@ -78,7 +78,7 @@ pub(super) async fn clean(
     }
     let late = |what: String| Error::Late(what, limit.as_secs()).said();
     for node in waiting {
-        say(RemovalReport::NodeLeft(node, late("its agent does not end".to_owned())));
+        say(RemovalReport::NodeLeft(node, late("its agent has not ended".to_owned())));
     }
     until = Instant::now() + limit;
     while !begun.is_empty() {
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!((cleaned, left.len()), (25, 76));
         assert_eq!(clean_at, Some(begin), "a node does not wait for another node");
         assert!(begin.elapsed() <= (limit(nodes.len()) + LOOK) * 2, "{:?}", begin.elapsed());
-        assert_eq!(left["agent-0"], "its agent does not end: waited for 65 s");
+        assert_eq!(left["agent-0"], "its agent has not ended: waited for 65 s");
         assert_eq!(left["pod-1"], "Pod leno-cleanup-pod-1 is Pending: waited for 65 s");
         assert_eq!(limit(5_000), Duration::from_secs(310), "the bound grows with the cluster");
         assert!(left["refused-2"].starts_with("create: "), "{}", left["refused-2"]);

@@ -126,7 +126,10 @@ impl ReportContent {
 
     fn note_full(&mut self, file: &str, has_room: bool) {
         if !has_room {
-            self.missing.push(format!("{file}: the report is as large as it may be"));
+            self.missing.push(format!(
+                "{file}: left out, because the archive has reached its \
+                 largest size"
+            ));
         }
     }
 

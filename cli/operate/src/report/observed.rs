@@ -41,7 +41,10 @@ impl ReportContent {
                 Ok(page) if reply.status == 200 => {
                     let has_room = self.archive.found(&file, &page)?;
                     if !has_room {
-                        self.missing.push(format!("{file}: the archive is full"));
+                        self.missing.push(format!(
+                            "{file}: left out, because the archive has \
+                             reached its largest size"
+                        ));
                     }
                 }
                 _ => self.missing.push(format!("{file}: status {}", reply.status)),

@@ -16,7 +16,9 @@ const CUT: &str = "(what was before is left out)\n";
 /// The last bytes of a text, in whole lines. Invalid UTF-8 is replaced. If reading fails or takes longer than
 /// `within`, returns what was read so far, and the reason.
 pub(super) async fn tail(log: impl AsyncRead, within: Duration) -> (String, io::Result<()>) {
-    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no end after {within:?}"));
+    let late = || {
+        io::Error::new(io::ErrorKind::TimedOut, format!("the log did not end within {within:?}"))
+    };
     let mut kept = LogTail::default();
     let read = timeout(within, kept.read(log)).await.unwrap_or_else(|_| Err(late()));
     (kept.text(read.is_ok()), read)

@@ -88,8 +88,8 @@ fn nothing_is_recorded(
         }
     };
     format!(
-        "there is no AuthorizationPolicy{named} with the action Audit{of}, and only these record requests: {begin}; `{list}` \
-         lists all policies"
+        "there is no AuthorizationPolicy{named} with the action Audit{of}, and only such policies \
+         record requests: {begin}; `{list}` lists all policies"
     )
 }
 
@@ -112,7 +112,8 @@ fn recorded(suggest: &Suggest, chosen: &ChosenMesh) -> Result<(MeshModel, Record
             let asked = mesh.recording(namespace, policy);
             if asked.len() > MAX_PROXIES {
                 bail!(
-                    "{} proxies record for these policies, and {MAX_PROXIES} can be asked: name a policy",
+                    "{} proxies record requests for these policies, and one command queries at \
+                     most {MAX_PROXIES}: name one policy, or choose a namespace with -n",
                     asked.len()
                 );
             }
@@ -148,7 +149,7 @@ fn read(pages: Pages) -> (Recorded, Vec<String>) {
         match page {
             Ok(page) => recorded.push((name, page)),
             Err(reason) => {
-                notes.push(format!("what the proxy of {name} has recorded is not known: {reason}"))
+                notes.push(format!("the records of the proxy of {name} are unknown: {reason}"))
             }
         }
     }
@@ -184,12 +185,12 @@ fn said(one: &Suggestion) -> String {
     for request in &one.in_clear {
         let address = request.address.map(|address| address.to_string()).unwrap_or_default();
         text += &format!(
-            "  in clear: {address} to port {}, {} times, without an identity: it would be denied\n",
+            "  plaintext: {address} to port {}, {} times, without an identity: it would be denied\n",
             request.port, request.count
         );
     }
     if one.not_kept > 0 {
-        text += &format!("  {} further requests were not kept\n", one.not_kept);
+        text += &format!("  {} further distinct requests were not recorded\n", one.not_kept);
     }
     text
 }

@@ -22,7 +22,7 @@ pub(super) fn access(all: &[WorkloadAccess]) -> String {
 fn workload(one: &WorkloadAccess) -> String {
     let mut lines = LabelledLines::default();
     if !one.enforced {
-        let text = format!("{} (no proxy, so that every client reaches it)", one.workload);
+        let text = format!("{} (no proxy, so every client can reach it)", one.workload);
         lines.add("workload", &text);
         return lines.text;
     }
@@ -58,7 +58,7 @@ fn port(line: &ClientAccess) -> String {
 /// The changes of access, with two further lines for each client and port.
 pub(super) fn changes(all: &[AccessChange]) -> String {
     if all.is_empty() {
-        return "nothing changes for any client\n".to_owned();
+        return "no change for any client\n".to_owned();
     }
     let mut text = String::new();
     for change in all {

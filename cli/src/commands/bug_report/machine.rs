@@ -169,7 +169,10 @@ impl Report {
 
     fn count(&mut self, file: &str, has_room: bool) {
         if !has_room {
-            self.missing.push(format!("{file}: the archive is full"));
+            self.missing.push(format!(
+                "{file}: left out, because the archive has reached its \
+                 largest size"
+            ));
         }
     }
 

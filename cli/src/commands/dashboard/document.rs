@@ -103,13 +103,17 @@ pub(super) async fn answer(all: &Documents, mesh: &AnyMesh, query: &str) -> Admi
     let kind = parameters.get("kind");
     let Some(kind) = KINDS.into_iter().find(|one| kind.is_some_and(|kind| one.as_str() == kind))
     else {
-        return refused(400, "say the kind of a route or a policy, such as kind=HTTPRoute");
+        return refused(
+            400,
+            "the parameter kind is missing or unknown: pass the kind of a route or \
+             a policy, such as kind=HTTPRoute",
+        );
     };
     let name = parameters.get("name").and_then(|name| name.split_once('/'));
     let Some((namespace, name)) =
         name.filter(|(namespace, name)| is_name(namespace) && is_name(name))
     else {
-        return refused(400, "say its name, name=namespace/name");
+        return refused(400, "the parameter name is missing: pass name=NAMESPACE/NAME");
     };
     let read = match mesh.choose() {
         Ok(ChosenMesh::Machine(mesh)) => {
@@ -156,7 +160,10 @@ impl LocalDocuments {
 
     fn document(&self, key: &ObjectKey) -> Result<Option<Document>> {
         let Some(object) = self.objects.get(key) else { return Ok(None) };
-        let read = documents(&to_yaml(object))?.into_iter().next().context("it has no document")?;
+        let read = documents(&to_yaml(object))?
+            .into_iter()
+            .next()
+            .context("the object has no document")?;
         let (status, no_status) = match &self.findings {
             Ok(found) => (found_in(found, &key.to_string()), None),
             Err(why) => (Vec::new(), Some(why.clone())),
@@ -333,7 +340,7 @@ fn bounded(yaml: &str) -> String {
         return yaml.to_owned();
     }
     let cut = yaml.floor_char_boundary(MAX_YAML);
-    format!("{}\n# the rest is left out: the document has {} bytes\n", &yaml[..cut], yaml.len())
+    format!("{}\n# truncated: the document has {} bytes\n", &yaml[..cut], yaml.len())
 }
 
 #[cfg(test)]

@@ -60,10 +60,11 @@ impl LiveTaps {
         let Some((namespace, name)) =
             parameters.get("workload").and_then(|name| name.split_once('/'))
         else {
-            return refusal(400, "say a workload, namespace/name");
+            return refusal(400, "the parameter workload is missing: pass workload=NAMESPACE/NAME");
         };
         let Some(session) = self.reserve(&id) else {
-            let why = "there are four pages with live requests already: close one";
+            let why = "four pages with live requests are open, which is the limit: close one of \
+                       them";
             return refusal(503, why);
         };
         let mut open = session.lock().await;
@@ -90,7 +91,7 @@ impl LiveTaps {
                 if own.is_some() {
                     taps.remove(&id);
                 }
-                refusal(status_of(&error), &format!("cannot tap: {error:#}"))
+                refusal(status_of(&error), &format!("cannot open a tap: {error:#}"))
             }
         }
     }

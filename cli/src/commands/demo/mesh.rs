@@ -64,7 +64,10 @@ impl ShopMesh {
     ) -> Result<Self> {
         for (program, package) in [("redis-server", "redis-server")] {
             if leno_local::program::find(program).is_none() {
-                bail!("{program} is missing: apt-get install -y {package}");
+                bail!(
+                    "the demo needs {program}, which is not installed: apt-get install -y \
+                     {package}"
+                );
             }
         }
         let shop = if meshed { SHOP.to_owned() } else { format!("{}{UNMESHED}", reachable(SHOP)) };
@@ -186,7 +189,8 @@ impl ShopLoad {
         self.child.stdout.take().context("no output")?.read_to_string(&mut record)?;
         self.child.stderr.take().context("no errors")?.read_to_string(&mut errors)?;
         self.child.wait()?;
-        serde_json::from_str(&record).with_context(|| format!("no record: {record}{errors}"))
+        serde_json::from_str(&record)
+            .with_context(|| format!("the load generator printed no record: {record}{errors}"))
     }
 }
 

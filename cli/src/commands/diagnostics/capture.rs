@@ -75,8 +75,13 @@ pub(super) fn run(capture: &Capture) -> Result<bool> {
             of_pod(found)
         }
         (ChosenMesh::Machine(name), Some(pod), None) => of_machine(&name, capture, pod)?,
-        (ChosenMesh::Machine(_), _, _) => bail!("a mesh of leno up has no nodes: name a POD"),
-        (ChosenMesh::Cluster(_), None, None) => bail!("name a POD or a --node"),
+        (ChosenMesh::Machine(_), _, _) => bail!(
+            "a mesh of leno up has no nodes: name an instance \
+             or a workload instead of --node"
+        ),
+        (ChosenMesh::Cluster(_), None, None) => {
+            bail!("neither a pod nor a node is named: pass POD, or --node NAME")
+        }
     };
     if capture.output == OutputForm::Json {
         print_json(&report)?;
@@ -109,7 +114,8 @@ fn of_pod(found: PodCapture) -> Report {
     });
     let capture = page["pods"].get(0).cloned();
     if !page.is_null() && capture.is_none() {
-        let known = "the agent has not heard of the pod from the API server yet; ask again";
+        let known = "the agent has not received the pod from the API server yet: run the command \
+                     again";
         unknown.push(page["not_ready"].as_str().unwrap_or(known).to_owned());
     }
     let backends = page["backends"].clone();
@@ -185,9 +191,11 @@ fn text(report: &Report) -> String {
     }
     match (report.proxy_captured, report.is_captured()) {
         (None, _) => {}
-        (Some(true), _) => lines.add("proxy", "says that it is captured"),
-        (Some(false), true) => lines.add("proxy", "says that it is NOT captured: restart the pod"),
-        (Some(false), false) => lines.add("proxy", "says that it is not captured"),
+        (Some(true), _) => lines.add("proxy", "reports that it is captured"),
+        (Some(false), true) => {
+            lines.add("proxy", "reports that it is NOT captured: restart the pod")
+        }
+        (Some(false), false) => lines.add("proxy", "reports that it is not captured"),
     }
     backends(&mut lines, &report.backends);
     report.unknown.iter().for_each(|why| lines.add("not known", why));
@@ -212,17 +220,23 @@ fn how(capture: &Value) -> String {
         "failed" => {
             let last = said(since(failure["last_unix_s"].as_f64().unwrap_or_default()));
             let next = match failure["next_s"].as_u64() {
-                Some(next) => format!("tried again in {next} s"),
-                None => "tried again when the kubelet makes its network".to_owned(),
+                Some(next) => format!("next try in {next} s"),
+                None => "next try when the kubelet creates its network".to_owned(),
             };
             let (times, why) = (&failure["times"], text_of(&failure["why"]));
             format!("NO, failed {times} times, last {last} ago, {next}: {why}")
         }
-        "waiting" => "NO: its network is not made yet; kubectl describe pod says what it waits for"
+        "waiting" => "NO: its network does not exist yet; `kubectl describe pod` shows what it \
+                      waits for"
             .to_owned(),
-        "under_way" => "not yet: it is being captured or released just now; ask again".to_owned(),
+        "under_way" => {
+            "not yet: it is being captured or released now: run the command again".to_owned()
+        }
         "ended" => "no: its containers have ended".to_owned(),
-        other => format!("not known: {other:?} is of another version of leno"),
+        other => format!(
+            "not known: {other:?} is a state of another version of leno: use the leno \
+             of the installation"
+        ),
     }
 }
 
@@ -343,7 +357,7 @@ mod tests {
             "open         UDP: a firewall\n             raw sockets, by 12 nginx, 13 sh and 7 more: drop NET_RAW\n",
             "open?        the connections: cannot read\nconnections  outbound_captured 3\n",
             "open         clients in plaintext, since mtls is permissive: set it to strict\n",
-            "proxy        says that it is captured\n",
+            "proxy        reports that it is captured\n",
             "node         ebpf is usable: it loads\n             iptables is NOT usable: there is no iptables\n",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
@@ -357,7 +371,7 @@ mod tests {
         assert!(!report.is_captured());
         let text = text(&report);
         assert!(text.contains("captured     NO, failed 3 times, last "), "{text}");
-        assert!(text.contains(" ago, tried again in 16 s: ebpf: no\n"), "{text}");
+        assert!(text.contains(" ago, next try in 16 s: ebpf: no\n"), "{text}");
         let gone = found(Err(leno_operate::Error::OldAgent("n1".into())), None);
         assert!(!gone.is_captured());
         let said = super::text(&gone);
@@ -368,7 +382,7 @@ mod tests {
         let mut unheard = page(failed());
         unheard["pods"] = json!([]);
         let said = super::text(&found(Ok(unheard), None));
-        assert!(said.contains("not known    the agent has not heard of the pod"), "{said}");
+        assert!(said.contains("not known    the agent has not received the pod"), "{said}");
     }
 
     #[test]

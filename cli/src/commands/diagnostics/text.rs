@@ -17,7 +17,7 @@ pub(super) fn text(report: &Report) -> String {
         );
         match pod.image.as_str() {
             "" => lines.add("mode", "node"),
-            image => lines.add("image", &format!("{image}, started again {} times", pod.restarts)),
+            image => lines.add("image", &format!("{image}, restarted {} times", pod.restarts)),
         }
         if let Some(waiting) = &pod.waiting {
             lines.add("waiting", waiting);
@@ -32,7 +32,7 @@ pub(super) fn text(report: &Report) -> String {
         lines.add("ejects", &endpoint.endpoint());
     }
     if let Some(reason) = &report.unknown {
-        lines.add("proxy", &format!("does not say what it believes: {reason}"));
+        lines.add("proxy", &format!("does not report its state: {reason}"));
     }
     lines.text
 }
@@ -205,7 +205,8 @@ mod tests {
         let unknown = Some("HTTP 404: use /metrics".to_owned());
         let text =
             text(&Report { pod: None, not_ready: None, config: None, ejected: None, unknown });
-        let expected = "ready        yes\nproxy        does not say what it believes: HTTP 404: use /metrics\n";
+        let expected =
+            "ready        yes\nproxy        does not report its state: HTTP 404: use /metrics\n";
         assert_eq!(text, expected);
     }
 }

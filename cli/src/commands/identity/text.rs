@@ -19,7 +19,8 @@ pub(super) fn now() -> i64 {
 /// The whole report.
 pub(super) fn page(report: &IdentityReport, now: i64) -> String {
     let mut text = format!("trust domain  {}\n", escaped(&report.trust_domain));
-    let own = if report.own_root { "a root of the mesh's own" } else { "an issuer that was given" };
+    let own =
+        if report.own_root { "a root that the mesh has created" } else { "the issuer of --issuer" };
     let _ = writeln!(text, "signs with    {own}, key {}", short(&report.issuer));
     if report.tls_profile == "fips" {
         text += "TLS           of the FIPS module (--tls-profile fips)\n";
@@ -41,7 +42,7 @@ pub(super) fn page(report: &IdentityReport, now: i64) -> String {
     let proxies = &report.proxies;
     let _ = writeln!(
         text,
-        "proxies       {} connected, {} of them use the above",
+        "proxies       {} connected, {} of them trust the above",
         proxies.connected, proxies.current
     );
     for (bundle, count) in &proxies.bundles {
@@ -51,13 +52,13 @@ pub(super) fn page(report: &IdentityReport, now: i64) -> String {
     for waiting in &proxies.waiting {
         let why = match (&waiting.bundle, &waiting.issuer) {
             (None, _) => {
-                "reports nothing: its proxy is of an earlier release, restart it".to_owned()
+                "reports nothing, because its proxy is of an earlier release: restart it".to_owned()
             }
             (Some(bundle), _) if *bundle != report.bundle => format!("trusts {}", short(bundle)),
             (_, Some(issuer)) => format!("has a certificate of key {}", short(issuer)),
             (_, None) => "has no certificate".to_owned(),
         };
-        let away = if waiting.connected { "" } else { ", and is away" };
+        let away = if waiting.connected { "" } else { ", and is not connected" };
         let _ = writeln!(text, "  {} {why}{away}", escaped(&waiting.workload));
     }
     if proxies.waiting_total > MAX_NAMED {
@@ -78,11 +79,11 @@ pub(super) fn page(report: &IdentityReport, now: i64) -> String {
 /// One line on the rotation of the root.
 pub(super) fn rotation(report: &IdentityReport, now: i64) -> String {
     let begun = i64::try_from(report.since_unix_s).unwrap_or(i64::MAX);
-    let back = if report.aborted { "aborted, goes back: " } else { "" };
+    let back = if report.aborted { "aborted, returning to the previous root: " } else { "" };
     let does = match report.phase.as_str() {
-        "add" => "add: proxies learn to trust the next root",
+        "add" => "add: proxies start to trust the next root",
         "switch" => "switch: proxies get certificates of the next root",
-        "remove" => "remove: proxies cease to trust the root before",
+        "remove" => "remove: proxies stop trusting the old root",
         _ => return "rotation      none\n".to_owned(),
     };
     format!(
@@ -170,7 +171,7 @@ mod tests {
         };
         let expected = "\
 trust domain  cluster.local
-signs with    a root of the mesh's own, key key
+signs with    a root that the mesh has created, key key
 TLS           of the FIPS module (--tls-profile fips)
 
 CHAIN                                       SHA-256             ENDS
@@ -179,13 +180,13 @@ O=Leno, CN=mesh root 0a0b0c0d               0123456789abcdef    in 1 d 1 h
 TRUSTED (both)                              SHA-256             ENDS
 O=Leno, CN=mesh root 0a0b0c0d               0123456789abcdef    in 1 d 1 h
 
-rotation      aborted, goes back: switch: proxies get certificates of the next root, for 1 min 0 s; waits for 3 of 3 proxies
-proxies       3 connected, 1 of them use the above
+rotation      aborted, returning to the previous root: switch: proxies get certificates of the next root, for 1 min 0 s; waits for 3 of 3 proxies
+proxies       3 connected, 1 of them trust the above
   trust both              2  (the above)
   trust unknown           1
   shop/a-0 has a certificate of key old
-  shop/b-0 trusts one, and is away
-  shop/c-0 reports nothing: its proxy is of an earlier release, restart it
+  shop/b-0 trusts one, and is not connected
+  shop/c-0 reports nothing, because its proxy is of an earlier release: restart it
   replica b waits for 1
 revoked       earlier certificates of spiffe://cluster.local/ns/shop/sa/b
 ";

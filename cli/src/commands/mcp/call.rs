@@ -84,7 +84,7 @@ impl Caller {
             Err(_) => {
                 return Err(format!(
                     "leno {} took longer than {LIMIT:?}: choose one namespace, or a \
-                                    shorter window",
+                     shorter window",
                     tool.name
                 ));
             }
@@ -195,8 +195,8 @@ mod tests {
         let refused = read("stat", 2, "", "leno: mesh x does not run\n").unwrap_err();
         assert_eq!(refused, "leno: mesh x does not run");
         assert_eq!(read("stat", 1, "{}", "").unwrap_err(), "leno stat ended with exit status: 1");
-        assert!(read("stat", 0, "text", "").unwrap_err().contains("has not printed JSON"));
+        assert!(read("stat", 0, "text", "").unwrap_err().contains("printed no JSON"));
         let large = "x".repeat(1024 * 1024 + 1);
-        assert!(read("stat", 0, &large, "").unwrap_err().contains("more than 1 MiB"));
+        assert!(read("stat", 0, &large, "").unwrap_err().contains("larger than 1 MiB"));
     }
 }

@@ -50,7 +50,8 @@ pub(super) fn run(gate: &Gate) -> Result<bool> {
             let objectives = gate.wanted.find(&layout, &gate.names)?;
             if objectives.is_empty() {
                 bail!(
-                    "there is no ServiceLevelObjective: a gate without one would let everything pass"
+                    "there is no ServiceLevelObjective to check, so the gate would always pass: \
+                     add one to the files of the mesh, or correct -n"
                 );
             }
             let reports = Report::of_all(&layout, &objectives).await?;
@@ -66,7 +67,7 @@ pub(super) fn run(gate: &Gate) -> Result<bool> {
                 if !idle.is_empty() {
                     return closed(&idle);
                 }
-                print(&format!("open: {} objectives held\n", reports.len()))?;
+                print(&format!("passed: {} objectives were met\n", reports.len()))?;
                 return Ok(true);
             }
             tokio::time::sleep(left.min(TICK)).await;
@@ -75,7 +76,7 @@ pub(super) fn run(gate: &Gate) -> Result<bool> {
 }
 
 fn closed(failed: &[&Report]) -> Result<bool> {
-    let lines = failed.iter().map(|one| format!("closed: {}: {}\n", one.title(), one.verdict()));
+    let lines = failed.iter().map(|one| format!("failed: {}: {}\n", one.title(), one.verdict()));
     print(&lines.collect::<String>())?;
     Ok(false)
 }

@@ -166,7 +166,9 @@ async fn asked(
 /// One line for each report, below a heading.
 pub(super) fn table(reports: &[Report]) -> String {
     if reports.is_empty() {
-        return "there is no ServiceLevelObjective: docs/guide/objectives.md has one to begin with\n".to_owned();
+        return "there is no ServiceLevelObjective: docs/guide/objectives.md has an example to \
+                start from\n"
+            .to_owned();
     }
     let titles: Vec<String> = reports.iter().map(Report::title).collect();
     let first = width("OBJECTIVE", titles.iter().map(String::as_str));
@@ -229,7 +231,8 @@ mod tests {
         assert!(report.fails());
         assert_eq!(
             table(&[]),
-            "there is no ServiceLevelObjective: docs/guide/objectives.md has one to begin with\n"
+            "there is no ServiceLevelObjective: docs/guide/objectives.md has an example to start \
+             from\n"
         );
     }
 }

@@ -45,10 +45,7 @@ impl Destinations {
             more => format!(" and {more} more"),
         };
         let known: Vec<&str> = self.0.iter().take(MAX_NAMED).map(String::as_str).collect();
-        bail!(
-            "there is no workload and no service {full} that requests could go to; there are {}{more}",
-            known.join(", ")
-        );
+        bail!("there is no workload and no service {full}: use one of {}{more}", known.join(", "));
     }
 }
 

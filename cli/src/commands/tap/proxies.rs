@@ -176,7 +176,8 @@ impl TappedProxies {
                     MeshStatus::read(layout).map_err(|error| PollFailure::new(error, None))?;
                 let is = |one: &&_| is_instance(one, proxy);
                 let instance = status.instances.iter().find(is);
-                let instance = instance.ok_or_else(|| PollFailure::new("it has ended", None))?;
+                let instance =
+                    instance.ok_or_else(|| PollFailure::new("its process has ended", None))?;
                 let asked = async {
                     let netns = Netns::open(&instance.surroundings.netns)?;
                     Admin::within(&netns).send(Some(header), ("POST", path)).await

@@ -157,7 +157,7 @@ impl Screen {
         let fit = |line: &str| line.chars().take(columns).collect::<String>();
         let order = &self.order;
         let Some(report) = &self.report else {
-            return vec![fit("leno top: looks at the first window ...")];
+            return vec![fit("leno top: counting the first window ...")];
         };
         let all = self.rows.success(report).len();
         let report = order.of(report.clone());
@@ -191,7 +191,7 @@ impl Screen {
         }
         lines.resize(height.saturating_sub(1).max(lines.len()), String::new());
         lines.push(fit(
-            "q ends  s S sort  w workloads or edges  / filter  Escape no filter  j k scroll",
+            "q quit  s S sort  w workloads or edges  / filter  Escape no filter  j k scroll",
         ));
         lines
     }

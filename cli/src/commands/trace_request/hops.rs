@@ -75,7 +75,8 @@ impl Hops {
         }
         if let [Hop { request, .. }] = self.hops.as_slice() {
             text += &format!(
-                "one hop: requests that {} has sent for it are not known unless it passes on tracestate\n",
+                "one hop: requests that {} has sent for it are unknown unless it passes on the \
+                 header tracestate\n",
                 request.server
             );
         }
@@ -156,7 +157,7 @@ mod tests {
              server proxy at 0.03 ms: permits spiffe://a by AuthorizationPolicy s/cart\n    accept: */*\n    \
              request body, 7 bytes\n      one\n      two\n    \
              response body, 5000 bytes, of which the first are\n      three\n\
-             one hop: requests that s/cart has sent for it are not known unless it passes on tracestate\n"
+             one hop: requests that s/cart has sent for it are unknown unless it passes on the header tracestate\n"
         );
     }
 }

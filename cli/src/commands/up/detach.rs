@@ -67,7 +67,8 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
             if child.try_wait().context("cannot wait for leno in the background")?.is_none() {
                 let (ps, down) = (hint::command(mesh, "ps"), hint::command(mesh, "down"));
                 note!(
-                    "leno: mesh {mesh} runs on in the background (process {}): {ps} shows how it goes on, {down} ends it",
+                    "leno: mesh {mesh} continues in the background (process {}): `{ps}` shows its \
+                     progress, `{down}` ends it",
                     child.id()
                 );
                 std::process::exit(code);
@@ -86,7 +87,8 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
             Some(status) if patience.is_some() && ended(&status).is_some() => {
                 let ended = ended(&status).context("it was there just now")?;
                 bail!(
-                    "mesh {mesh} runs, but {}/{} has ended for good: {}; `{}` has what it printed, `{}` ends the mesh",
+                    "mesh {mesh} runs, but {}/{} has ended and is not restarted: {}; `{}` prints \
+                     its output, `{}` ends the mesh",
                     ended.namespace,
                     ended.name,
                     ended.trouble.ended.as_deref().unwrap_or("it failed"),
@@ -102,7 +104,8 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
                 };
                 let names: Vec<String> = waiting.map(shown).collect();
                 bail!(
-                    "mesh {mesh} runs, but not all of it takes traffic: {}; `{}` shows how it goes on",
+                    "mesh {mesh} runs, but these are not ready for traffic within --wait-timeout: \
+                     {}; `{}` shows their progress",
                     names.join(", "),
                     hint::command(mesh, "ps")
                 );
@@ -200,6 +203,6 @@ fn started(status: &MeshStatus, begun: Instant) -> Result<bool> {
 fn refused(ended: ExitStatus) -> Result<bool> {
     match ended.code() {
         Some(code) => std::process::exit(code),
-        None => bail!("leno in the background was killed ({ended})"),
+        None => bail!("leno up in the background was killed ({ended})"),
     }
 }

@@ -61,7 +61,8 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
     let nothing = leno(&admin, &["upgrade"]);
     assert_eq!(nothing.status.code(), Some(2));
     assert!(
-        String::from_utf8_lossy(&nothing.stderr).contains("nothing is installed in leno-system")
+        String::from_utf8_lossy(&nothing.stderr)
+            .contains("Leno is not installed in namespace leno-system")
     );
 
     let told = Values::load(&[], &["mtls=strict".to_owned(), "ha=true".to_owned()]).unwrap();
@@ -196,7 +197,10 @@ async fn what_was_installed_goes_and_nothing_else() {
 
     let elsewhere = leno(&admin, &["uninstall", "--yes", "-n", "shop"]);
     assert_eq!(elsewhere.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("nothing is installed in shop"));
+    assert!(
+        String::from_utf8_lossy(&elsewhere.stderr)
+            .contains("Leno is not installed in namespace shop")
+    );
 
     // Installs into a namespace that also contains other objects, which Helm permits.
     let text = leno_charts::render(&Values::defaults(), "mesh").unwrap();
@@ -219,5 +223,7 @@ async fn what_was_installed_goes_and_nothing_else() {
     assert!(bed.get(definition).await.is_some(), "they were to be kept");
     assert!(bed.get(namespace("shop")).await.is_some());
     let again = leno(&admin, &["uninstall", "--yes", "-n", "mesh"]);
-    assert!(String::from_utf8_lossy(&again.stderr).contains("nothing is installed in mesh"));
+    assert!(
+        String::from_utf8_lossy(&again.stderr).contains("Leno is not installed in namespace mesh")
+    );
 }

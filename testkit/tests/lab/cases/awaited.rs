@@ -90,11 +90,11 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
         replace_by_script(&program, &format!("{NEVER} &\nexit 9"))?;
         let said = update_in_vain(&lab)?;
         for part in [
-            "waiting for the next processes of 3 instances: ",
-            "after 30 s 3 instances are still served by the processes of before",
+            "waiting for the new processes of 3 instances: ",
+            "after 30 s 3 instances are still served by old processes",
             "\n  lab/apart-0: its next process exited with 9, and is started again\n",
             "\n  lab/web-0: the proxy of group node (2 served) exited with 9",
-            "To go back, install the programs of before",
+            "To go back, install the old programs",
         ] {
             ensure!(said.contains(part), "{part:?} is not in {said}");
         }
@@ -118,7 +118,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
 
         replace(&program, |next| Ok(fs::hard_link(binaries::ours("leno-proxy")?, next)?))?;
         let said = command::text(lab.leno("upgrade").arg("--proxies"), LONG)?;
-        ensure!(said.starts_with("the next processes serve 3 instances"), "{said}");
+        ensure!(said.starts_with("the new processes serve 3 instances"), "{said}");
         serves().context("once the program of before is back")?;
         wait::until("the end of what never served, and of what has finished", LIMIT, || {
             let left = before.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists());

@@ -338,7 +338,7 @@ fn datagrams_go_on_while_proxies_are_replaced(capture: Capture) -> Result<()> {
 fn replaced(lab: &Lab) -> Result<()> {
     goes_on(lab, |_| {
         let said = command::text(lab.leno("upgrade").arg("--proxies"), LIMIT)?;
-        ensure!(said.starts_with("the next processes serve"), "{said}");
+        ensure!(said.starts_with("the new processes serve"), "{said}");
         Ok(())
     })
 }

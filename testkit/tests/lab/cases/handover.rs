@@ -603,7 +603,7 @@ fn workloads_go_from_mode_to_mode_under_load_and_nothing_is_lost_or_cut(
 /// Replaces all proxies of a mesh.
 fn upgrade(lab: &Lab) -> Result<()> {
     let said = command::text(lab.leno("upgrade").arg("--proxies"), LONG)?;
-    ensure!(said.starts_with("the next processes serve"), "{said}");
+    ensure!(said.starts_with("the new processes serve"), "{said}");
     Ok(())
 }
 
