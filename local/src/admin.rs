@@ -77,7 +77,7 @@ impl<'a> Admin<'a> {
     ) -> Result<AdminReply> {
         let Self { netns, address, bound } = self;
         let from = netns.map_or_else(String::new, |netns| format!(" from {}", netns.name()));
-        let what = || format!("cannot ask http://{address}{path}{from}");
+        let what = || format!("cannot query http://{address}{path}{from}");
         let make = || {
             let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
             let family = match address {

@@ -35,8 +35,10 @@ pub fn running(mesh: &str) -> Result<MeshModel> {
     let layout = Layout::new(mesh)?;
     let status = MeshStatus::read(&layout)?;
     let Some(documents) = state(&layout)? else {
-        let reason =
-            format!("nothing of mesh {mesh:?} has a proxy, so there is nothing to explain");
+        let reason = format!(
+            "no workload of mesh {mesh:?} has a proxy, so there is nothing to explain: set \
+             leno.dev/inject: enabled"
+        );
         return Err(Error::Refused(reason));
     };
     let way_out = if status.uplink { OutsideReach::Open } else { OutsideReach::None };
@@ -141,7 +143,10 @@ pub fn ranges(asked: RequestedRanges) -> Result<MeshRanges> {
 pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, MeshRanges)> {
     let status = MeshStatus::read(&Layout::new(mesh)?)?;
     if status.files.iter().any(|file| file == Path::new(leno_resources::STDIN)) {
-        let reason = format!("mesh {mesh:?} has read standard input: name the files");
+        let reason = format!(
+            "mesh {mesh:?} was read from standard input, which cannot be read \
+             again: name the files"
+        );
         return Err(Error::Refused(reason));
     }
     Ok((status.files, status.ranges))
@@ -209,7 +214,8 @@ fn foreign(documents: &Documents) -> Option<Finding> {
         false => "",
     };
     let reason = format!(
-        "no document here is of a mesh, as a Workload or an HTTPRoute is, so nothing was analyzed; the first is {} {}{remedy}",
+        "no document is of a kind that the mesh uses, such as Workload or HTTPRoute, so nothing \
+         was analyzed; the first is {} {}{remedy}",
         first.value.api_version, first.value.kind
     );
     Some(Finding::of_file(Severity::Warning, "no-documents", &first.file, &reason))
@@ -235,13 +241,14 @@ pub(crate) fn silent<'a>(
         .collect();
     let silent = |path: &'a PathBuf| {
         let reason = if leno_resources::holds_no_file(path) {
-            "the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)"
+            "the directory has no *.yaml, *.yml or *.json file: name a directory that has (its \
+             subdirectories are not read)"
         } else if said.iter().any(|file| is_of(file, path)) {
             return None;
         } else if path.is_dir() {
-            "the files of the folder hold no document"
+            "the files of the directory have no document: name files with documents"
         } else {
-            "the file holds no document"
+            "the file has no document: name a file with documents"
         };
         Some((path, reason))
     };

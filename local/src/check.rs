@@ -86,7 +86,7 @@ fn whole_mesh() -> Check {
 }
 
 fn files() -> Check {
-    Check::new("files", "Were the documents accepted as they are now?")
+    Check::new("files", "Were the current documents accepted?")
 }
 
 /// The finding about a full file system: `leno up` can write neither its status, which all commands read, nor its log.
@@ -97,12 +97,17 @@ fn room(state: &Path) -> Option<CheckResult> {
         // Some file systems, such as /proc, report no size.
         Ok(of) if of.blocks() == 0 || of.blocks_available() > 0 => None,
         Ok(_) => {
-            let text =
-                format!("{place} is full: no proxy is started, and what follows may be of before");
-            let remedy = "make room there, for example by `mount -o remount,size=BYTES` of the file system that it is on";
+            let text = format!(
+                "{place} is full: no proxy can be started, and the findings below may be \
+                 out of date"
+            );
+            let remedy = "free space there, or enlarge its file system, for example with `mount -o \
+                          remount,size=BYTES`";
             Some(check().bad(text).remedy(remedy))
         }
-        Err(error) => Some(check().unknown(format!("cannot look at {place}: {error}"))),
+        Err(error) => {
+            Some(check().unknown(format!("cannot read the free space of {place}: {error}")))
+        }
     }
 }
 
@@ -113,10 +118,9 @@ fn left_behind(layout: &Layout) -> Option<Vec<CheckResult>> {
     }
     Some(vec![match record::owner(layout) {
         Some(owner) => whole_mesh().bad(format!("is starting, in process {}", owner.pid)),
-        None => whole_mesh().bad("a run that was killed left something").remedy(format!(
-            "`{}` removes it, and so does the next `leno up`",
-            command(layout.mesh(), "cleanup")
-        )),
+        None => whole_mesh().bad("an earlier run was killed and has left something behind").remedy(
+            format!("`{}` or the next `leno up` removes it", command(layout.mesh(), "cleanup")),
+        ),
     }])
 }
 
@@ -128,7 +132,7 @@ async fn mesh(status: &MeshStatus) -> Result<Vec<CheckResult>> {
         findings.extend(overloaded(&status.mesh));
     }
     if let Some(reason) = &status.refused_edit {
-        findings.push(files().bad(format!("the last edit was refused: {reason}")));
+        findings.push(files().bad(format!("the last edit was rejected: {reason}")));
     }
     let wrong = status.mistakes.iter().filter(|mistake| mistake.error);
     findings.extend(wrong.map(|mistake| files().bad(mistake.text.clone())));
@@ -148,7 +152,7 @@ fn overloaded(mesh: &str) -> Vec<CheckResult> {
     let row = |(name, reason): (InstanceName, Arc<str>)| {
         check(format!("{}/{} policies", name.namespace, name.name))
             .bad(format!("it denies every client: {reason}"))
-            .remedy("put rules of several policies into one, or select fewer workloads")
+            .remedy("merge rules of several policies into one, or select fewer workloads")
     };
     match analysis::running(mesh) {
         Ok(mesh) => mesh.overloaded().into_iter().map(row).collect(),
@@ -172,7 +176,10 @@ async fn of_instance(
 async fn controller(status: &MeshStatus, switch: &Netns) -> CheckResult {
     let check = || Check::new("controller", "Is the control plane ready, with the last state?");
     let Some(process) = status.controller.and_then(RecordedProcess::find) else {
-        return check().bad("does not run; it is being started again, proxies live on");
+        return check().bad(
+            "does not run, and is being restarted; proxies continue with the state \
+             that they have",
+        );
     };
     let (pid, address) = (process.pid, SocketAddr::new(status.gateway, ports::CONTROL));
     let admin = Admin::within(switch).bounded(ANSWER);
@@ -185,7 +192,7 @@ async fn controller(status: &MeshStatus, switch: &Netns) -> CheckResult {
     let reply = admin.get("/metrics").await;
     let samples = reply.map(|reply| metrics::parse(&reply.body)).unwrap_or_default();
     if value(&samples, LAST_GOOD) == Some(0.0) {
-        return not("refused the state that leno up wrote last".to_owned());
+        return not("rejected the last state that leno up has written".to_owned());
     }
     check().good(format!("process {pid} serves {address}"))
 }
@@ -247,12 +254,12 @@ pub fn state(
             }
         }
         _ if instance.restarts > 0 => {
-            text += &format!(", started again {}", times(instance.restarts));
+            text += &format!(", restarted {}", times(instance.restarts));
         }
         _ => {}
     }
     if let Some(why) = &instance.proxy_waits {
-        text += &format!(", served by the proxy of before: {why}");
+        text += &format!(", still served by the old proxy: {why}");
     }
     text + &unserved((mesh, instance))
 }
@@ -271,7 +278,7 @@ fn unserved((mesh, instance): (&str, &InstanceStatus)) -> String {
         _ if !waits_for_proxy => String::new(),
         None => ", its proxy does not serve yet".to_owned(),
         Some(how) => format!(
-            ", its proxy does not serve: it {how}, started again {}; {}",
+            ", its proxy does not serve: it {how}, restarted {}; {}",
             times(instance.proxy_restarts),
             printed_by((mesh, instance))
         ),
@@ -281,7 +288,7 @@ fn unserved((mesh, instance): (&str, &InstanceStatus)) -> String {
 /// The command that shows the operator the output of an instance's proxy.
 fn printed_by((mesh, instance): (&str, &InstanceStatus)) -> String {
     let logs = command(mesh, &format!("logs --proxy {}", instance.workload));
-    format!("`{logs}` has what it prints")
+    format!("`{logs}` prints its output")
 }
 
 /// Describes the last and the next run of a schedule.
@@ -338,11 +345,11 @@ async fn proxy((mesh, instance): (&str, &InstanceStatus), switch: &Netns) -> Che
         }
     }
     if instance.proxy_restarts > 0 {
-        text += &format!(", started again {}", times(instance.proxy_restarts));
+        text += &format!(", restarted {}", times(instance.proxy_restarts));
         text += &instance.proxy_ended.iter().map(|how| format!(" (it {how})")).collect::<String>();
     }
     let subject = format!("{}/{} proxy", instance.namespace, instance.name);
-    let asks = "Is the proxy ready, captured, connected and of a valid certificate?";
+    let asks = "Is the proxy ready, captured and connected, and is its certificate valid?";
     let check = Check::new(subject, asks);
     if healthy {
         return check.good(text);
@@ -356,7 +363,7 @@ fn processes(instance: &InstanceStatus) -> String {
     let group = instance.proxy.as_ref().and_then(|process| process.group.as_deref());
     let of = group.map_or_else(String::new, |group| format!(" of group {group}"));
     let process = |pid: i32| {
-        let state = if is_stopped(pid) { " is stopped by a signal" } else { " gives no answer" };
+        let state = if is_stopped(pid) { " is stopped by a signal" } else { " does not answer" };
         format!(", process {pid}{of}{state}")
     };
     pids.into_iter().map(process).collect()
@@ -369,10 +376,11 @@ fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
     let cgroup = Cgroup::at(instance.surroundings.cgroup.with_file_name("proxy"));
     let pid = cgroup.processes().into_iter().map(Pid::as_raw).find(|pid| is_stopped(*pid))?;
     let subject = format!("{}/{} broker", instance.namespace, instance.name);
-    let check = Check::new(subject, "Does the broker make sockets for new connections?");
-    let text = format!("process {pid} is stopped by a signal: new connections wait for it");
+    let check = Check::new(subject, "Does the broker create sockets for new connections?");
+    let text = format!("process {pid} is stopped by a signal, and new connections wait for it");
     let remedy = format!(
-        "`kill -CONT {pid}` has it go on; it is replaced once a new connection has waited for 5 s, which cuts open ones"
+        "continue it with `kill -CONT {pid}`; once a new connection has waited for 5 s, it is \
+         replaced, which cuts open connections"
     );
     Some(check.bad(text).remedy(remedy))
 }
@@ -381,8 +389,8 @@ fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
 fn next_proxy(instance: &InstanceStatus) -> Option<CheckResult> {
     let why = instance.proxy_waits.as_ref()?;
     let subject = format!("{}/{} next proxy", instance.namespace, instance.name);
-    let check = Check::new(subject, "Does the proxy serve that the last edit or upgrade asks for?");
-    Some(check.warning(format!("the one before serves on: {why}")))
+    let check = Check::new(subject, "Does the new proxy of the last edit or upgrade serve?");
+    Some(check.warning(format!("the old proxy continues to serve: {why}")))
 }
 
 /// Adds to `text` what a proxy's metrics show about its health, and returns `healthy` or false.
@@ -391,7 +399,7 @@ fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
     let left = value(&samples, EXPIRATION).map(|end| end - unix_now());
     healthy &= left.is_none_or(|left| left > 0.0);
     match left {
-        Some(left) if left > 0.0 => *text += &format!(", certificate holds {}", roughly(left)),
+        Some(left) if left > 0.0 => *text += &format!(", certificate valid for {}", roughly(left)),
         Some(_) => *text += ", certificate has expired",
         None => {}
     }
@@ -401,11 +409,11 @@ fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
         *text += &format!(", ejects {}", endpoints.join(", "));
     }
     if value(&samples, FLOWS_OF_DATAGRAMS).is_some() {
-        text.push_str(", carries datagrams of UDP");
+        text.push_str(", carries UDP datagrams");
     }
     if value(&samples, CONNECTED) == Some(0.0) {
         *text += match healthy {
-            true => ", serves on what it knew before it lost the control plane",
+            true => ", continues with the state from before it lost the control plane",
             false => ", not connected to the control plane",
         };
         healthy = false;
@@ -492,13 +500,12 @@ mod tests {
         unserved.proxy_ended = Some("exited with 2".into());
         for (of, closed, expected) in [
             (instance(InstancePhase::Running, 0, none()), vec![], "running"),
-            (refused, vec![], "running, served by the proxy of before: it runs as user 2102"),
+            (refused, vec![], "running, still served by the old proxy: it runs as user 2102"),
             (starting, vec![], "running, its proxy does not serve yet"),
             (
                 unserved,
                 vec![],
-                "running, its proxy does not serve: it exited with 2, started again 3 times; `leno logs --proxy web` has \
-                 what it prints",
+                "running, its proxy does not serve: it exited with 2, restarted 3 times; `leno logs --proxy web` prints its output",
             ),
             (
                 instance(InstancePhase::Running, 2, failing.clone()),

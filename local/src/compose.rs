@@ -106,7 +106,7 @@ impl File {
         let mut draft = Draft { file: file.clone(), problems: Vec::new(), ignored: Vec::new() };
         for (name, value) in &self.top {
             if !TOP.contains(&&**name) && !name.starts_with("x-") {
-                let reason = format!("leno up has nothing for {name}: remove it");
+                let reason = format!("leno up does not support {name}: remove it");
                 draft.problem(place(value), name, reason);
             } else if name != "name" {
                 draft.ignore(place(value), name);

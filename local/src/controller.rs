@@ -73,7 +73,7 @@ pub fn start(
             let text = match event {
                 Event::Ended(status, wait) => {
                     let how = describe(status);
-                    format!("the controller {how}; starting it again {}", after(wait))
+                    format!("the control plane {how}; restarting it {}", after(wait))
                 }
                 Event::Failed(error, _) => error.chain(),
                 _ => return,

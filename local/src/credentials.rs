@@ -39,7 +39,13 @@ pub fn of(account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)>
 fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)> {
     let missing = |what: &'static str, wanted: &str| {
         let root = root.display();
-        (what, format!("{root} has no {what} {wanted:?}: write one that it has, or a number"))
+        (
+            what,
+            format!(
+                "{root} has no {what} {wanted:?}: name one that exists there, or write a \
+                 number"
+            ),
+        )
     };
     let mut credentials = match &account.user {
         // The caller's home directory does not exist in the root file system.
@@ -82,12 +88,12 @@ fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static 
 
 /// Finds a user by name or number. A number is valid even without an account.
 fn find_user(wanted: &str) -> Result<(Uid, Option<User>), String> {
-    let failed = |errno| format!("the user {wanted:?} cannot be looked up: {errno}");
+    let failed = |errno| format!("cannot look up the user {wanted:?}: {errno}");
     if let Ok(number) = wanted.parse() {
         let uid = Uid::from_raw(number);
         return Ok((uid, User::from_uid(uid).map_err(failed)?));
     }
-    let missing = || format!("this machine has no user {wanted:?}: make one, or write a number");
+    let missing = || format!("this machine has no user {wanted:?}: create it, or write a number");
     let user = User::from_name(wanted).map_err(failed)?.ok_or_else(missing)?;
     Ok((user.uid, Some(user)))
 }
@@ -98,8 +104,8 @@ fn find_group(wanted: &str) -> Result<Gid, String> {
         return Ok(Gid::from_raw(number));
     }
     let group = Group::from_name(wanted)
-        .map_err(|errno| format!("the group {wanted:?} cannot be looked up: {errno}"))?;
-    let missing = || format!("this machine has no group {wanted:?}: make one, or write a number");
+        .map_err(|errno| format!("cannot look up the group {wanted:?}: {errno}"))?;
+    let missing = || format!("this machine has no group {wanted:?}: create it, or write a number");
     Ok(group.ok_or_else(missing)?.gid)
 }
 
@@ -122,7 +128,8 @@ mod tests {
             account(Some("no-such-user"), None),
             Err((
                 "user",
-                "this machine has no user \"no-such-user\": make one, or write a number".to_owned()
+                "this machine has no user \"no-such-user\": create it, or write a number"
+                    .to_owned()
             ))
         );
         assert_eq!(account(None, Some("no-such-group")).unwrap_err().0, "group");

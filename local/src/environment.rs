@@ -112,12 +112,15 @@ impl Environment {
     fn read(&self, file: &Path) -> Result<BTreeMap<String, String>> {
         use std::io::Read as _;
 
-        let what = || format!("cannot read the variables of {}", file.display());
+        let what = || format!("cannot read the variables in {}", file.display());
         let mut text = String::new();
         let opened = std::fs::File::open(file).attempt(what)?;
         opened.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).attempt(what)?;
         if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(Error::Refused(format!("{} is larger than 1 MiB", file.display())));
+            return Err(Error::Refused(format!(
+                "{} is larger than 1 MiB, the limit for files of variables",
+                file.display()
+            )));
         }
         self.parse(&text).map_err(|(line, reason)| {
             Error::Refused(format!("{}:{line}: {reason}", file.display()))

@@ -36,7 +36,7 @@ pub enum Error {
     Documents(String),
     /// Another process runs a mesh of this name.
     #[error(
-        "mesh {mesh} still runs (process {owner}): end it with `{}`, or choose another --name",
+        "mesh {mesh} runs already (process {owner}): end it with `{}`, or choose another --name",
         command(mesh, "down")
     )]
     Running {
@@ -46,7 +46,7 @@ pub enum Error {
         owner: String,
     },
     /// No mesh of this name runs.
-    #[error("no mesh {mesh} here: {}", running_instead(.mesh, *.was_killed, .running))]
+    #[error("mesh {mesh} does not run on this machine: {}", running_instead(.mesh, *.was_killed, .running))]
     NotRunning {
         /// The name that the user gave.
         mesh: String,
@@ -57,8 +57,8 @@ pub enum Error {
     },
     /// The mesh runs, but its status file is missing.
     #[error(
-        "mesh {mesh} runs (process {owner}), but {} is not there: try again in a second, or end the mesh \
-         with `{}`",
+        "mesh {mesh} runs (process {owner}), but {} does not exist: try again in a second, or end \
+         the mesh with `{}`",
         path.display(), command(mesh, "down")
     )]
     NoStatus {
@@ -73,7 +73,7 @@ pub enum Error {
     #[error("{}", not_chosen(.0))]
     NotNamed(Vec<String>),
     /// The command was not started as root.
-    #[error("needs root: put `sudo env PATH=$PATH` before the command")]
+    #[error("this command needs root: put `sudo env PATH=$PATH` before it")]
     NeedsRoot,
     /// The mesh has no such workload.
     #[error("mesh {mesh:?} has no workload {wanted:?}: {remedy}")]
@@ -86,7 +86,7 @@ pub enum Error {
         remedy: String,
     },
     /// The mesh has no instance in the namespace that the user gave.
-    #[error("no namespace {wanted} in mesh {mesh}: it has {present}")]
+    #[error("mesh {mesh} has no namespace {wanted}: use one of {present}")]
     NoNamespace {
         /// The name of the mesh.
         mesh: String,
@@ -123,19 +123,23 @@ fn running_instead(mesh: &str, was_killed: bool, running: &[String]) -> String {
         _ if was_killed => {
             let cleanup = command(mesh, "cleanup");
             format!(
-                "its last run was killed; `{cleanup}` removes what it left, and so does the next `leno up`"
+                "its last run was killed: `{cleanup}` or the next `leno up` removes what it has \
+                 left behind"
             )
         }
-        [] => format!("none runs; `{}` starts one", command(mesh, "up FILE")),
-        [one] => format!("{one} runs"),
-        [..] => format!("{} run", running.join(", ")),
+        [] => format!("start it with `{}`", command(mesh, "up FILE")),
+        [one] => format!("mesh {one} runs"),
+        [..] => format!("the meshes {} run", running.join(", ")),
     }
 }
 
 fn not_chosen(running: &[String]) -> String {
     match running {
-        [] => "no mesh runs here: `leno up FILE` starts one".to_owned(),
-        [..] => format!("several meshes run here: name one of {} with --name", running.join(", ")),
+        [] => "no mesh runs on this machine: start one with `leno up FILE`".to_owned(),
+        [..] => format!(
+            "several meshes run on this machine: choose one of {} with --name",
+            running.join(", ")
+        ),
     }
 }
 

@@ -69,7 +69,8 @@ fn set_up(layout: &Layout, namespace: Option<&str>, wanted: &str) -> Result<Inst
         let failed = instance.phase == InstancePhase::Failed;
         if failed || Instant::now() >= deadline {
             return Err(Error::Refused(format!(
-                "{} is not set up yet ({}): `leno up --wait` comes back when everything takes traffic",
+                "{} is not set up yet ({}): try again in a moment; `leno up --wait` returns when \
+                 every instance is ready",
                 instance.name,
                 state((&status.mesh, instance), &[], Timestamp::now().as_millisecond())
             )));
@@ -91,7 +92,7 @@ fn prepare(
     let netns = Netns::open(&surroundings.netns)?;
     let group = Cgroup::at(surroundings.cgroup.clone());
     let credentials = credentials::of(&surroundings.account).map_err(|(_, reason)| {
-        Error::Refused(format!("cannot become {}: {reason}", instance.name))
+        Error::Refused(format!("cannot enter the environment of {}: {reason}", instance.name))
     })?;
     let mut process = Command::new(program);
     process.args(arguments);
@@ -105,7 +106,7 @@ fn prepare(
         .within_groups(&limits)?
         .with_root(surroundings.root.as_deref())?
         .with_volumes(&surroundings.volumes)?;
-    let what = || format!("cannot become {}", instance.name);
+    let what = || format!("cannot enter the environment of {}", instance.name);
     isolation.enter().attempt(what)?;
     credentials.assume().attempt(what)?;
     // This comes last, so that the path is resolved as the application sees it.

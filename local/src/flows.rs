@@ -39,7 +39,7 @@ impl Accounting {
         output: &LineOutput,
     ) -> Result<(Self, Option<String>)> {
         let refused = |error: &leno_flows::Error| {
-            Some(format!("flows are not accounted for: {}", leno_program::chain(error)))
+            Some(format!("flow metrics are off: {}", leno_program::chain(error)))
         };
         if let Err(error) = Accounts::check_pins() {
             return Ok((Self::default(), refused(&error)));
@@ -52,7 +52,7 @@ impl Accounting {
                 let note = match earlier {
                     EarlierMaps::New => None,
                     EarlierMaps::Kept => {
-                        Some("flows: the counters of the killed run go on".to_owned())
+                        Some("flows: the counters of the killed run continue".to_owned())
                     }
                     EarlierMaps::Replaced => {
                         Some("flows: counters of another version were dropped".to_owned())

@@ -116,7 +116,7 @@ fn open(netns: &Netns, address: SocketAddr) -> Result<TcpSocket> {
     let opened = netns.within(|| {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         socket(family, SockType::Stream, flags, SockProtocol::Tcp)
-            .attempt(|| format!("cannot make a socket in {}", netns.name()))
+            .attempt(|| format!("cannot create a socket in {}", netns.name()))
     });
     Ok(TcpSocket::from_std_stream(opened?.into()))
 }

@@ -57,13 +57,12 @@ impl MeshGuard {
             let how = match child.try_wait() {
                 Ok(None) => return None,
                 Ok(Some(status)) => describe(status),
-                Err(error) => format!("cannot be waited for ({error})"),
+                Err(error) => format!("is in an unknown state ({error})"),
             };
             process.child = None;
             let wait = process.backoff.ended(now);
             process.next = now + wait;
-            report =
-                Some(format!("the guard of the mesh {how}; starting it again {}", after(wait)));
+            report = Some(format!("the guard of the mesh {how}; restarting it {}", after(wait)));
         }
         if now >= process.next {
             process.backoff.started(now);
@@ -111,7 +110,10 @@ pub fn guard(path: &Path, number: u64) -> Result<()> {
     let what = || format!("cannot open {}", path.display());
     let group = File::open(path).attempt(what)?;
     if group.metadata().attempt(what)?.ino() != number {
-        return Err(Error::Refused(format!("{} is the group of another mesh", path.display())));
+        return Err(Error::Refused(format!(
+            "{} is the control group of another mesh",
+            path.display()
+        )));
     }
     // Uses the open descriptor, because by then `path` may belong to a later mesh.
     let group = (PathBuf::from(format!("/proc/self/fd/{}", group.as_raw_fd())), group);

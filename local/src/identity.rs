@@ -20,7 +20,7 @@ pub async fn report(layout: &Layout) -> Result<IdentityReport> {
     let switch = Netns::open(&status.switch_netns)?;
     let reply = Admin::within(&switch).get("/identity").await?;
     let refused = |source| Error::Os {
-        what: format!("the control plane of mesh {} says nothing of its identity", layout.mesh()),
+        what: format!("the control plane of mesh {} does not report its identity", layout.mesh()),
         source,
     };
     if reply.status != 200 {
@@ -37,5 +37,5 @@ pub async fn report(layout: &Layout) -> Result<IdentityReport> {
 pub fn ask(layout: &Layout, verb: OperatorVerb) -> Result<OperatorRequest> {
     MeshStatus::read(layout)?;
     let asked = AuthorityDirectory::new(&layout.control()).ask(verb).map_err(io::Error::other);
-    asked.attempt(|| format!("cannot ask the control plane of mesh {}", layout.mesh()))
+    asked.attempt(|| format!("cannot query the control plane of mesh {}", layout.mesh()))
 }

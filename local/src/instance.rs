@@ -334,7 +334,7 @@ impl InstanceTask {
                 self.complain(&error);
             }
             let wait = backoff.ended(Instant::now());
-            self.say(&format!("{}: trying again {}", self.instance.label, after(wait)));
+            self.say(&format!("{}: retrying {}", self.instance.label, after(wait)));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 // If the sender is dropped, the mesh has ended.
@@ -414,7 +414,8 @@ impl InstanceTask {
         // A user that does not exist is reported when the application starts.
         if launch.meshed && is_of_proxies().unwrap_or_default() {
             return Err(Error::Refused(format!(
-                "it would run as user {PROXY_UID}, which is the proxies': use another, or leno.dev/inject: disabled"
+                "it would run as user {PROXY_UID}, which is reserved for proxies: set another \
+                 user, or leno.dev/inject: disabled"
             )));
         }
         Ok(())
@@ -423,7 +424,8 @@ impl InstanceTask {
     /// Limits what the processes of a group may use.
     fn limit(&self, group: &Cgroup) -> Result<ProcessLimits> {
         let Self { mesh, instance, .. } = self;
-        let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
+        let mounts =
+            limits::mounts().attempt(|| "cannot read the mounts of this machine".to_owned())?;
         let machine = limits::CgroupMounts { root: &mesh.hierarchy, mounts: &mounts };
         let record = |made: &Path| self.record(MeshResource::Cgroup(made.to_owned()));
         ProcessLimits::apply(instance.launch.limits, machine, group, record)

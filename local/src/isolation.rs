@@ -178,10 +178,12 @@ pub(crate) fn check_own_root() -> Result<()> {
 fn check_root_mount(mounts: &[MountEntry]) -> std::result::Result<(), String> {
     match mounts.iter().any(|mount| mount.at == Path::new("/")) {
         true => Ok(()),
-        false => Err("the root directory is no mount point, as in a plain chroot, and processes of a mesh need \
-             mounts of their own: leave the chroot, type `mount --bind DIRECTORY DIRECTORY` with its \
-             directory, and enter it again"
-            .to_owned()),
+        false => {
+            Err("the root directory is not a mount point, as in a plain chroot, but processes \
+                 of a mesh need mounts of their own: leave the chroot, run `mount --bind \
+                 DIRECTORY DIRECTORY` for its directory, and enter it again"
+                .to_owned())
+        }
     }
 }
 
@@ -199,7 +201,7 @@ fn check_within(root: &Path, place: &Path) -> Result<()> {
     match below.filter(is_link).last() {
         None => Ok(()),
         Some(link) => Err(Error::Refused(format!(
-            "the mountPath {} passes the symbolic link {}: write where it leads to",
+            "the mountPath {} contains the symbolic link {}: write the path that it points to",
             place.display(),
             link.display()
         ))),
@@ -215,7 +217,7 @@ fn check_volume(volume: &BoundVolume, before: &[BoundVolume]) -> Result<()> {
         Some(if rest.as_os_str().is_empty() { other.from.clone() } else { other.from.join(rest) })
     });
     let place = covering.unwrap_or_else(|| onto.clone());
-    let missing = |what: String| Error::Refused(format!("{what} does not exist: make it first"));
+    let missing = |what: String| Error::Refused(format!("{what} does not exist: create it first"));
     let source =
         fs::metadata(from).map_err(|_| missing(format!("the volume {}", from.display())))?;
     let target =
@@ -232,7 +234,7 @@ fn check_volume(volume: &BoundVolume, before: &[BoundVolume]) -> Result<()> {
 /// The flags to remount `path` read-only. They repeat the restrictions of the present mount, which a remount would
 /// otherwise lift.
 fn read_only_flags(path: &Path) -> Result<MsFlags> {
-    let vfs = statvfs(path).attempt(|| format!("cannot look at {}", path.display()))?;
+    let vfs = statvfs(path).attempt(|| format!("cannot examine {}", path.display()))?;
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     for (held, kept) in [
         (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
@@ -256,7 +258,7 @@ pub fn write_files(directory: &Path, names: &ResolverNames<'_>) -> Result<Vec<(P
         record::make_directory(part, 0o700)?;
     }
     let resolver = fs::canonicalize("/etc/resolv.conf").attempt(|| {
-        "cannot find the file behind /etc/resolv.conf: create an empty one".to_owned()
+        "the link /etc/resolv.conf points to no file: create an empty file there".to_owned()
     })?;
     let mut files = vec![("resolv.conf", resolver, names.resolver())];
     if let Ok(hosts) = fs::canonicalize("/etc/hosts") {

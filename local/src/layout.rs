@@ -56,8 +56,8 @@ impl Layout {
     pub fn new(mesh: &str) -> Result<Self> {
         if mesh.len() > MAX_MESH_NAME || check_label("mesh name", mesh).is_err() {
             return Err(Error::Refused(format!(
-                "{mesh:?} is not the name of a mesh: use 1 to {MAX_MESH_NAME} of a-z, 0-9 and '-', with no '-' at \
-                 either end"
+                "{mesh:?} is not a valid name of a mesh: use 1 to {MAX_MESH_NAME} of a-z, 0-9 and \
+                 '-', with no '-' at either end"
             )));
         }
         if RESERVED.contains(&mesh) {

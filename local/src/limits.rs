@@ -141,8 +141,9 @@ impl Controller {
         let name = self.name();
         alone.map(Hierarchy::Alone).ok_or_else(|| {
             Error::Refused(format!(
-                "this machine cannot limit {name}: {} has no controller of it, and it is not mounted \
-                 elsewhere (in a container, pass the host's control groups; else remove the limit)",
+                "this machine cannot limit {name}: {} has no controller for it, and none is \
+                 mounted elsewhere: in a container, mount the host's control groups; otherwise \
+                 remove the limit",
                 machine.root.display()
             ))
         })
@@ -163,8 +164,8 @@ impl Controller {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                     return Err(Error::Os {
                         what: format!(
-                            "cannot limit {}: processes are in {} itself (move them to a group below \
-                             it, or remove the limit)",
+                            "cannot limit {}: the control group {} contains processes itself: move \
+                             them to a group below it, or remove the limit",
                             self.name(),
                             parent.display()
                         ),

@@ -150,7 +150,7 @@ fn prepare_directory() -> Result<()> {
         }
         other => other,
     }
-    .attempt(|| format!("cannot make {DIRECTORY} a shared mount (are you root?)"))
+    .attempt(|| format!("cannot make {DIRECTORY} a shared mount: run leno as root"))
 }
 
 /// Runs `work` on a new thread. A thread that enters a namespace stays in it, so that is only safe on a thread

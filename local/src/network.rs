@@ -86,7 +86,7 @@ impl Switch {
         let connection = tokio::spawn(connection);
         let hardware = hardware_address(subnet.number_of(&subnet.gateway()));
         let message = LinkBridge::new(BRIDGE).mcast_snooping(false).address(hardware).up().build();
-        let what = || format!("cannot make bridge {BRIDGE} in {}", netns.name());
+        let what = || format!("cannot create bridge {BRIDGE} in {}", netns.name());
         netlink.link().add(message).execute().await.attempt(what)?;
         let bridge = link_index(&netlink, BRIDGE).await?;
         // Drops packets of an instance whose source is an address of the gateway or outside of the mesh (RFC 3704).
@@ -95,7 +95,7 @@ impl Switch {
         set_up_loopback(&netlink).await?;
         add_addresses(&netlink, bridge, &subnet.gateway()).await?;
         for route in refusing_routes(&subnet) {
-            let what = || "cannot add the route for addresses that no instance has".to_owned();
+            let what = || "cannot add the route for unassigned addresses".to_owned();
             netlink.route().add(route).execute().await.attempt(what)?;
         }
         let sources = Sources::new(&netns)?;
@@ -309,7 +309,7 @@ async fn check_ipv6_sources(netlink: &Handle, subnet: &Subnet) -> Result<()> {
     inside.message_mut().attributes.push(RuleAttribute::Goto(MAIN));
     let outside = rule(3);
     for rule in [own, inside, outside] {
-        let what = || "cannot add the rule for forged sources of IPv6".to_owned();
+        let what = || "cannot add the rule against forged IPv6 source addresses".to_owned();
         rule.execute().await.attempt(what)?;
     }
     Ok(())

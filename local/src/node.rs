@@ -318,14 +318,19 @@ fn takes(members: &BTreeSet<InstanceName>, instance: &InstanceName) -> bool {
 /// Limits the memory of a group's process, if the machine supports it.
 fn limit(mesh: &MeshContext, group: &Cgroup) -> Option<MemberLimit> {
     let limited = || -> Result<Option<MemberLimit>> {
-        let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
+        let mounts =
+            limits::mounts().attempt(|| "cannot read the mounts of this machine".to_owned())?;
         let machine = limits::CgroupMounts { root: &mesh.hierarchy, mounts: &mounts };
         let record =
             |made: &Path| mesh.record.borrow_mut().add(MeshResource::Cgroup(made.to_owned()));
         MemberLimit::apply(machine, group, record)
     };
     limited().unwrap_or_else(|error| {
-        tracing::warn!(error = error.chain(), "a node proxy has no limit of memory but its own");
+        tracing::warn!(
+            error = error.chain(),
+            "cannot limit the memory of a node proxy by its \
+             control group; only its own memory budget applies"
+        );
         None
     })
 }
@@ -339,7 +344,8 @@ impl NodeProxyHost for GroupHost {
             let killed = limit.killed();
             if killed > self.killed.replace(killed) {
                 mesh.output.say(&format!(
-                    "the kernel has ended the proxy of group {name}, which was over its limit of memory of {}: see \"Memory of a process\" in docs/guide/node-mode.md",
+                    "the kernel has killed the proxy of group {name}, because it exceeded its \
+                     memory limit of {}: see \"Memory of a process\" in docs/guide/node-mode.md",
                     limit.now()
                 ));
             }

@@ -81,8 +81,8 @@ fn servers(of: &ServiceLevelObjective, objects: &[Object]) -> Result<Vec<(String
     if found.is_empty() {
         let (kind, target, name) = (&target.kind, &target.name, &of.metadata.name);
         return Err(Error::Refused(format!(
-            "the ServiceLevelObjective {namespace}/{name} is about the {kind} {target}, behind which \
-             there is no workload"
+            "the {kind} {target} of the ServiceLevelObjective {namespace}/{name} has no workload: \
+             correct its target"
         )));
     }
     Ok(found)

@@ -80,7 +80,7 @@ pub fn start(mesh: &Rc<MeshContext>, stop: channel::Receiver<StopStage>) -> Resu
             let text = match event {
                 Event::Ended(status, wait) => {
                     let how = describe(status);
-                    format!("the observer {how}; starting it again {}", after(wait))
+                    format!("the observer {how}; restarting it {}", after(wait))
                 }
                 Event::Failed(error, _) => error.chain(),
                 _ => return,
@@ -138,12 +138,19 @@ pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T
     let path = layout.observer();
     if !path.exists() && !status.instances.iter().any(|one| one.meshed) {
         let reason = format!(
-            "nothing of mesh {} has a proxy, so that nothing counts its traffic",
+            "no workload of mesh {} has a proxy, so its traffic is not counted: set \
+             leno.dev/inject: enabled",
             layout.mesh()
         );
         return Err(Error::Refused(reason));
     }
-    let what = || format!("the observer of mesh {} does not answer", layout.mesh());
+    let what = || {
+        format!(
+            "the observer of mesh {} does not answer: `leno check` shows whether it \
+             runs",
+            layout.mesh()
+        )
+    };
     let asked = async { admin::ask(UnixStream::connect(&path).await?, "GET", target).await };
     let answer = tokio::time::timeout(ANSWER_WAIT, asked).await;
     let reply = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).attempt(what)?;

@@ -26,7 +26,7 @@ const QUEUE: usize = 4;
 /// Most connections that are served at a time, so that one that sends nothing delays no other. Further ones wait.
 const MAX_SENDERS: usize = 16;
 /// The prefix of the answer to an unknown order. It must be the same in all versions.
-const NOT_UNDERSTOOD: &str = "the order is not understood";
+const NOT_UNDERSTOOD: &str = "the order is unknown";
 
 /// An order to a running mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +113,7 @@ async fn serve(mut stream: UnixStream, orders: &mpsc::Sender<ReceivedOrder>) -> 
 /// When the mesh does not answer, or rejects the order.
 pub async fn send(layout: &Layout, order: &MeshOrder) -> Result<()> {
     let path = layout.orders();
-    let what = || format!("mesh {} takes no orders at {}", layout.mesh(), path.display());
+    let what = || format!("mesh {} does not accept orders at {}", layout.mesh(), path.display());
     let asked = async {
         let mut stream = UnixStream::connect(&path).await?;
         let mut text = serde_json::to_vec(order)?;
@@ -132,7 +132,8 @@ pub async fn send(layout: &Layout, order: &MeshOrder) -> Result<()> {
 fn explained(reason: String) -> String {
     match reason.starts_with(NOT_UNDERSTOOD) {
         true => format!(
-            "{reason}; the mesh is run by a leno of another version than this one: end it with ctrl-c, and start it again with this one"
+            "{reason}; the mesh runs with another version of leno than this one: end it with `leno \
+             down`, and start it again with this version"
         ),
         false => reason,
     }
@@ -144,8 +145,7 @@ mod tests {
 
     #[test]
     fn a_mesh_of_an_earlier_version_that_does_not_know_an_order_is_to_be_started_again() {
-        let earlier =
-            "the order is not understood: unknown variant `upgrade_proxies`, expected `restart`";
+        let earlier = "the order is unknown: unknown variant `upgrade_proxies`, expected `restart`";
         let explained = explained(earlier.to_owned());
         assert!(
             explained.starts_with(earlier) && explained.contains("start it again"),

@@ -298,7 +298,10 @@ impl Writing {
         let kept = self.log.as_mut().map(|log| log.append(line.at, &line.origin.name, &line.text));
         if let Some(Err(error)) = kept {
             self.log = None;
-            let text = format!("the log cannot be written ({error}): `leno logs` ends here");
+            let text = format!(
+                "the log cannot be written ({error}): `leno logs` misses all lines \
+                 from here on"
+            );
             self.show(&Line::new(&LineOrigin::new(LENO, LENO, None), text.as_bytes()));
         }
         self.show(line);
@@ -310,13 +313,13 @@ impl Writing {
         }
         match self.append(&self.whole(line)) {
             Ok(()) => {
-                self.say_lost("is written again");
+                self.say_lost("can be written again");
                 self.lost = 0;
             }
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.open = false,
             Err(error) => {
                 if let (0, Some((output, name))) = (self.lost, &self.report) {
-                    output.say(&format!("{name} cannot be written ({error}): lines are lost"));
+                    output.say(&format!("{name} cannot be written ({error}): its lines are lost"));
                 }
                 self.lost += 1;
             }
@@ -490,7 +493,7 @@ mod tests {
             said.contains("log.json cannot be written (no storage space): lines are lost"),
             "{said}"
         );
-        assert!(said.ends_with("log.json is written again; 2 lines were lost\n"), "{said}");
+        assert!(said.ends_with("log.json can be written again; 2 lines were lost\n"), "{said}");
     }
 
     #[tokio::test]

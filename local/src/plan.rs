@@ -229,8 +229,8 @@ impl Draft<'_> {
                 }
                 Object::EndpointSlice(slice) => self.plan.slices.push((**slice).clone()),
                 Object::Proxy(_) => {
-                    let reason = "a Proxy document is for `leno-proxy --static`: remove it, leno up \
-                                  makes the proxies itself";
+                    let reason = "a Proxy document is for `leno-proxy --static`: remove it, \
+                                  because leno up creates its proxies itself";
                     self.problem(located, "", reason.to_owned());
                 }
                 Object::Service(_) | Object::Workload(_) => {}
@@ -271,7 +271,8 @@ impl Draft<'_> {
                     holders.insert(published.0, of);
                     continue;
                 };
-                let reason = format!("{} is published by {other} already", published.0);
+                let reason =
+                    format!("{} is already published by {other}: use another port", published.0);
                 self.problem(located, &format!("spec.ports[{index}].published"), reason);
             }
         }

@@ -61,12 +61,12 @@ impl<F: Fn(&[String]) -> Result<ProcessCommand>> Prober<'_, F> {
         // Connecting would not show this: the proxy accepts connections to the instance's address even if no
         // application listens.
         if !listening::closed(self.pid, &[port]).is_empty() {
-            return Err("is not answered: no process listens on it".to_owned());
+            return Err("fails: no process listens on the port".to_owned());
         }
         let target = ForwardTarget { port, ..self.target.clone() };
         forward::connect(&target).await.map_err(|error| match std::error::Error::source(&error) {
-            Some(reason) => format!("is not answered: {reason}"),
-            None => format!("is not answered: {error}"),
+            Some(reason) => format!("fails: {reason}"),
+            None => format!("fails: {error}"),
         })
     }
 
@@ -78,7 +78,7 @@ impl<F: Fn(&[String]) -> Result<ProcessCommand>> Prober<'_, F> {
     ) -> Result<(), String> {
         let mut stream = self.connect(port).await?;
         let asked = http_status(&mut stream, path, headers, port).await;
-        match asked.map_err(|error| format!("is not answered: {error}"))? {
+        match asked.map_err(|error| format!("fails: {error}"))? {
             200..400 => Ok(()),
             status => Err(format!("answers {status}")),
         }
@@ -119,7 +119,7 @@ impl std::fmt::Display for ProbeQuestion {
 }
 
 fn late(timeout: Duration) -> String {
-    format!("is not answered within {} s", timeout.as_secs())
+    format!("gets no answer within {} s", timeout.as_secs())
 }
 
 /// Sends an HTTP/1.1 request and reads the response, up to [`MAX_ANSWER`] bytes of it.
@@ -148,7 +148,10 @@ async fn http_status(
     let mut answer = Vec::new();
     let status = loop {
         if stream.read_buf(&mut answer).await? == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended early"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the connection was closed in the middle of the response",
+            ));
         }
         if let Some(line) = answer.split_inclusive(|byte| *byte == b'\n').next()
             && line.ends_with(b"\n")
@@ -156,7 +159,7 @@ async fn http_status(
             break status_of(line)?;
         }
         if answer.len() > MAX_ANSWER {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the response is not HTTP"));
         }
     };
     // Reads the rest of the response, because a server may log an error if its response is cut off. The probe's
@@ -174,12 +177,12 @@ fn status_of(line: &[u8]) -> io::Result<u16> {
     let mut words = text.split_ascii_whitespace();
     let version = words.next().is_some_and(|word| word.starts_with("HTTP/1."));
     let status = words.next().filter(|_| version).and_then(|word| word.parse().ok());
-    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
+    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the response is not HTTP"))
 }
 
 /// Calls `grpc.health.v1.Health/Check` (github.com/grpc/grpc/blob/master/doc/health-checking.md).
 async fn grpc_health(stream: TcpStream, service: &str) -> Result<(), String> {
-    let failed = |error: h2::Error| format!("is not answered: {error}");
+    let failed = |error: h2::Error| format!("fails: {error}");
     let (mut client, connection) = h2::client::handshake(stream).await.map_err(failed)?;
     // The task is aborted when this call returns. The call itself reports errors of the connection.
     let mut driver = JoinSet::new();
@@ -217,7 +220,7 @@ async fn grpc_health(stream: TcpStream, service: &str) -> Result<(), String> {
         let chunk = chunk.map_err(failed)?;
         let _ = body.flow_control().release_capacity(chunk.len());
         if message.len() + chunk.len() > MAX_ANSWER {
-            return Err("answers with too much".to_owned());
+            return Err("answers with too large a response".to_owned());
         }
         message.extend_from_slice(&chunk);
     }
@@ -230,7 +233,7 @@ async fn grpc_health(stream: TcpStream, service: &str) -> Result<(), String> {
         Some(0) => Err("answers UNKNOWN".to_owned()),
         Some(2) => Err("answers NOT_SERVING".to_owned()),
         Some(3) => Err("answers SERVICE_UNKNOWN".to_owned()),
-        _ => Err("does not answer as a health service does".to_owned()),
+        _ => Err("does not answer as a gRPC health service".to_owned()),
     }
 }
 
@@ -347,7 +350,7 @@ mod tests {
         assert_eq!(grpc_health(serving, "shop.Cart").await, Ok(()));
         for (message, status, reason) in [
             (&[0, 0, 0, 0, 2, 8, 2][..], "0", "answers NOT_SERVING"),
-            (&[], "0", "does not answer as a health service does"),
+            (&[], "0", "does not answer as a gRPC health service"),
             (&[], "5", "answers with the gRPC status 5 (the server does not know the service)"),
         ] {
             let answer = grpc_health(health(message, status).await, "").await;

@@ -174,12 +174,12 @@ pub(crate) fn not_started(program: &OsStr, directory: &Path, reason: io::Error) 
             format!("cannot start {name}: its workingDir {place} does not exist")
         }
         io::ErrorKind::NotFound if searched => format!(
-            "cannot start {name}: PATH has no such program (name it with its directory; under \
-             sudo, `sudo env PATH=$PATH leno ...` keeps your PATH)"
+            "cannot start {name}: no directory of PATH has this program: write its full path, or \
+             start leno with `sudo env PATH=$PATH`, which keeps your PATH"
         ),
         io::ErrorKind::PermissionDenied => format!(
-            "cannot start {name} in {place}: the user of the workload, the one who runs leno up where \
-             it names none, must be able to run the one and to enter the other"
+            "cannot start {name} in {place}: the user of the workload (by default the one that \
+             runs leno up) must be permitted to execute the program and to enter the directory"
         ),
         _ => format!("cannot start {name} in {place}"),
     };
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let missing = io::ErrorKind::NotFound;
-        assert!(said("shop", "/", missing).contains("PATH has no such program"));
+        assert!(said("shop", "/", missing).contains("no directory of PATH has this program"));
         assert_eq!(
             said("sleep", "/no/where", missing),
             "cannot start sleep: its workingDir /no/where does not exist"

@@ -72,7 +72,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
 #[must_use]
 pub fn missing(name: &str) -> Error {
     Error::Refused(format!(
-        "cannot find {name} beside leno or in PATH: put it there, of the version of leno; `make build` makes \
-         both"
+        "cannot find {name} beside leno or in PATH: install it there, in the same version as leno; \
+         `make build` builds both"
     ))
 }

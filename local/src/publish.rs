@@ -89,7 +89,7 @@ fn next(
 ) -> Result<ForwardTarget> {
     if targets.is_empty() {
         return Err(Error::Refused(format!(
-            "a connection to {address}: no instance takes traffic"
+            "a connection to {address} was closed, because no instance is ready"
         )));
     }
     let number = turn.get();
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(chosen, ["shop/web-0", "shop/web-1", "shop/web-0"]);
         assert_eq!(
             next(&[], &turn, address).unwrap_err().to_string(),
-            "a connection to 127.0.0.1:8080: no instance takes traffic"
+            "a connection to 127.0.0.1:8080 was closed, because no instance is ready"
         );
     }
 }

@@ -76,7 +76,10 @@ impl MeshRanges {
         let candidates: Vec<Self> = candidates.collect();
         let Some(first) = candidates.first().copied() else {
             let range = workloads.unwrap_or(PAIRS[0].workloads);
-            return Err(format!("workloads and services have the same range, {range}: choose two"));
+            return Err(format!(
+                "workloads and services have the same address range, {range}: \
+                 choose different ranges with --workload-range and --service-range"
+            ));
         };
         let hidden = |pair: &Self| routes.iter().find(|route| pair.hides(route));
         let Some(route) = hidden(&first) else { return Ok((first, None)) };
@@ -86,8 +89,9 @@ impl MeshRanges {
                 (
                     free,
                     Some(format!(
-                        "this machine has a route to {route}: workloads have addresses of {workloads}, services of \
-                     {services}, so that what is behind it can be reached"
+                        "this machine has a route to {route}: workloads have addresses of \
+                         {workloads} and services of {services}, so that workloads can reach what \
+                         is behind the route"
                     )),
                 )
             }
@@ -96,9 +100,9 @@ impl MeshRanges {
                 (
                     first,
                     Some(format!(
-                        "this machine has a route to {route}: workloads reach what is behind it, but for {workloads} \
-                     and {services}, which are the mesh's own addresses: choose others with --workload-range \
-                     and --service-range"
+                        "this machine has a route to {route}: workloads cannot reach {workloads} \
+                         and {services} behind it, which are the mesh's own addresses: choose \
+                         others with --workload-range and --service-range"
                     )),
                 )
             }
@@ -144,8 +148,12 @@ impl FromStr for MeshRange {
     fn from_str(text: &str) -> Result<Self, String> {
         let written = text.strip_suffix("/16").and_then(|address| address.parse().ok());
         let whole = written.filter(|address: &Ipv4Addr| u32::from(*address) & !MASK == 0);
-        let range = whole
-            .ok_or_else(|| format!("{text:?} is not a range: write for example 10.89.0.0/16"))?;
+        let range = whole.ok_or_else(|| {
+            format!(
+                "{text:?} is not an address range: write for example \
+                 10.89.0.0/16"
+            )
+        })?;
         // Only private ranges are allowed: proxies would otherwise treat addresses of the internet as addresses of
         // the mesh.
         let [a, b, ..] = range.octets();
@@ -153,7 +161,8 @@ impl FromStr for MeshRange {
             return Ok(Self(range));
         }
         Err(format!(
-            "{text} is not private: choose one of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or 100.64.0.0/10"
+            "{text} is not private: choose a range in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or \
+             100.64.0.0/10"
         ))
     }
 }
@@ -225,8 +234,7 @@ mod tests {
         assert_eq!(ranges, PAIRS[1]);
         assert_eq!(
             note.unwrap(),
-            "this machine has a route to 10.0.0.0/8 through tun0: workloads have addresses of 172.29.0.0/16, \
-             services of 172.30.0.0/16, so that what is behind it can be reached"
+            "this machine has a route to 10.0.0.0/8 through tun0: workloads have addresses of 172.29.0.0/16 and services of 172.30.0.0/16, so that workloads can reach what is behind the route"
         );
         // A range is skipped even if it overlaps a route only partly.
         let docker = [route("10.96.5.0", 24), route("172.30.0.0", 16)];
@@ -236,8 +244,7 @@ mod tests {
         assert_eq!(ranges, MeshRanges::default());
         assert_eq!(
             note.unwrap(),
-            "this machine has a route to 10.0.0.0/8 through tun0: workloads reach what is behind it, but for \
-             10.89.0.0/16 and 10.96.0.0/16, which are the mesh's own addresses: choose others with \
+            "this machine has a route to 10.0.0.0/8 through tun0: workloads cannot reach 10.89.0.0/16 and 10.96.0.0/16 behind it, which are the mesh's own addresses: choose others with \
              --workload-range and --service-range"
         );
     }
@@ -252,15 +259,18 @@ mod tests {
         assert!(note.is_some());
         assert_eq!(
             MeshRanges::choose((Some(workloads), Some(workloads)), &[]),
-            Err("workloads and services have the same range, 192.168.0.0/16: choose two".to_owned())
+            Err("workloads and services have the same address range, 192.168.0.0/16: choose different ranges with --workload-range and --service-range".to_owned())
         );
         for text in ["10.89.0.0", "10.89.1.0/16", "10.89.0.0/8", "fd89::/16"] {
-            let expected = format!("{text:?} is not a range: write for example 10.89.0.0/16");
+            let expected = format!(
+                "{text:?} is not an address range: write for example \
+                 10.89.0.0/16"
+            );
             assert_eq!(range(text), Err(expected));
         }
         assert_eq!(
             range("11.0.0.0/16"),
-            Err("11.0.0.0/16 is not private: choose one of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or \
+            Err("11.0.0.0/16 is not private: choose a range in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or \
                  100.64.0.0/10"
                 .to_owned())
         );

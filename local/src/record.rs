@@ -112,7 +112,7 @@ impl MeshRecord {
         let lock = lock(layout)?;
         let mut kept = Vec::new();
         if layout.record().exists() {
-            tracing::info!(mesh = layout.mesh(), "removing what an earlier run left");
+            tracing::info!(mesh = layout.mesh(), "removing what an earlier run has left behind");
             let is_flows = |made: &MeshResource| matches!(made, MeshResource::Flows(_));
             let (flows, others): (Vec<_>, Vec<_>) =
                 read(layout)?.made.into_iter().partition(is_flows);
@@ -372,7 +372,7 @@ pub fn make_directory(directory: &Path, mode: u32) -> Result<()> {
         other => other,
     };
     made.and_then(|()| fs::set_permissions(directory, fs::Permissions::from_mode(mode)))
-        .attempt(|| format!("cannot make {}", directory.display()))
+        .attempt(|| format!("cannot create {}", directory.display()))
 }
 
 /// Creates an empty file, as the mount point for another file in the mount namespace of an instance.
@@ -386,7 +386,7 @@ pub fn make_place(path: &Path) -> Result<()> {
     // An existing file is kept, because it may be a mount point in other namespaces.
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o755)))
-        .attempt(|| format!("cannot make {}", path.display()))
+        .attempt(|| format!("cannot create {}", path.display()))
 }
 
 fn remove_directory(layout: &Layout) -> Result<()> {

@@ -95,9 +95,7 @@ pub fn check(root: &Path) -> std::result::Result<(), String> {
         ));
     }
     if root.join("oci-layout").exists() {
-        return Err(format!(
-            "{shown} holds an image that is packed: unpack it, for example with umoci"
-        ));
+        return Err(format!("{shown} contains a packed image: unpack it, for example with umoci"));
     }
     let is_directory =
         |name: &&&str| fs::symlink_metadata(root.join(name)).is_ok_and(|it| it.is_dir());
@@ -106,14 +104,18 @@ pub fn check(root: &Path) -> std::result::Result<(), String> {
     if !missing.is_empty() {
         let names: Vec<String> =
             missing.iter().map(|name| root.join(name).display().to_string()).collect();
-        return Err(format!("{shown} is not a root file system yet: mkdir {}", names.join(" ")));
+        return Err(format!(
+            "{shown} is not a complete root file system: mkdir {}",
+            names.join(" ")
+        ));
     }
     for name in ["etc/resolv.conf", "etc/hosts"] {
         let file = root.join(name);
         if !fs::symlink_metadata(&file).is_ok_and(|it| it.is_file()) {
             let file = file.display();
             return Err(format!(
-                "names of the mesh are laid over {file}, which is not a file: rm -f {file}; touch {file}"
+                "{file} is not a regular file, which the mesh needs to mount its own over it: rm \
+                 -f {file}; touch {file}"
             ));
         }
     }
@@ -191,13 +193,16 @@ mod tests {
             "img is not a directory: unpack a root file system there, for example with docker export"
         );
         fs::create_dir_all(root.join("etc")).unwrap();
-        assert_eq!(refused(), "img is not a root file system yet: mkdir img/proc img/sys img/dev");
+        assert_eq!(
+            refused(),
+            "img is not a complete root file system: mkdir img/proc img/sys img/dev"
+        );
         MOUNTED.iter().for_each(|name| fs::create_dir(root.join(name)).unwrap());
         // Such a symbolic link must not be followed, because it would lead to a file of this machine.
         std::os::unix::fs::symlink("/run/resolv.conf", root.join("etc/resolv.conf")).unwrap();
         assert_eq!(
             refused(),
-            "names of the mesh are laid over img/etc/resolv.conf, which is not a file: rm -f img/etc/resolv.conf; \
+            "img/etc/resolv.conf is not a regular file, which the mesh needs to mount its own over it: rm -f img/etc/resolv.conf; \
              touch img/etc/resolv.conf"
         );
         fs::remove_file(root.join("etc/resolv.conf")).unwrap();
@@ -205,10 +210,7 @@ mod tests {
         fs::write(root.join("etc/hosts"), "").unwrap();
         assert_eq!(check(&root), Ok(()));
         fs::write(root.join("oci-layout"), "{}").unwrap();
-        assert_eq!(
-            refused(),
-            "img holds an image that is packed: unpack it, for example with umoci"
-        );
+        assert_eq!(refused(), "img contains a packed image: unpack it, for example with umoci");
     }
 
     #[test]

@@ -414,7 +414,8 @@ impl MeshStatus {
         let (namespace, wanted) = match (namespace, wanted.split_once('/')) {
             (Some(given), Some((said, _))) if given != said => {
                 return Err(Error::Refused(format!(
-                    "{wanted:?} is not in the namespace {given:?}: leave out one of both"
+                    "{wanted:?} is not in the namespace {given:?}: leave out one of the two \
+                     namespaces"
                 )));
             }
             (_, Some((said, name))) => (Some(said), name),
@@ -448,7 +449,7 @@ impl MeshStatus {
         match elsewhere {
             None => Ok(found),
             Some(other) => Err(Error::Refused(format!(
-                "{wanted:?} is in namespaces {} and {}: say which with -n",
+                "{wanted:?} is in the namespaces {} and {}: choose one with -n",
                 found.namespace, other.namespace
             ))),
         }

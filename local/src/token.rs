@@ -67,7 +67,7 @@ impl MeshTokens {
 
 fn refused(error: leno_identity::TokenError) -> Error {
     Error::Os {
-        what: "cannot keep the tokens of proxies".to_owned(),
+        what: "cannot create the tokens of proxies".to_owned(),
         source: std::io::Error::other(error),
     }
 }

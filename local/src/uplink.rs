@@ -119,11 +119,11 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut MeshRecord) -> Resul
     machine::nft(Some(switch.netns()), &inside_rules(switch.subnet())).await?;
     machine::nft(None, &outside_rules(&name, &ends)).await?;
     forwarding::switch_on()?;
-    let mut notes = vec![format!("workloads reach what is outside through interface {name}")];
+    let mut notes = vec![format!("workloads reach other networks through interface {name}")];
     notes.extend(machine::firewall().await.map(|chain| refused_by(&chain, &name)));
     if machine::has_ipv6_route() && !ipv6 {
-        let off =
-            "IPv6 has no way out: this machine does not forward it (net.ipv6.conf.all.forwarding)";
+        let off = "workloads cannot reach other networks over IPv6, because this machine does not \
+                   forward it: set net.ipv6.conf.all.forwarding=1";
         notes.push(off.to_owned());
     }
     Ok(UplinkState { ipv6, notes })
@@ -142,9 +142,9 @@ fn inherited(
 
 fn taken(mesh: &str, name: &str) -> Error {
     Error::Refused(format!(
-        "interface or table {name} is there already: a mesh of the name {mesh:?} has its way out by it, in \
-         another container that shares this network; give this one another name with --name. If there is none: \
-         nft delete table inet {name}; ip link delete {name}"
+        "interface or table {name} exists already: another container that shares this network runs \
+         a mesh named {mesh:?} with --uplink, so choose another name with --name; if there is no \
+         such mesh: nft delete table inet {name}; ip link delete {name}"
     ))
 }
 
@@ -347,9 +347,9 @@ fn outside_rules(name: &str, ends: &LinkEnds) -> String {
 
 fn refused_by(chain: &str, name: &str) -> String {
     format!(
-        "the machine's firewall drops what is forwarded ({chain}) unless it says otherwise; to let the mesh \
-         out: iptables -I FORWARD -i {name} -j ACCEPT; iptables -I FORWARD -o {name} -m conntrack \
-         --ctstate ESTABLISHED,RELATED -j ACCEPT"
+        "the firewall of this machine drops forwarded packets by default ({chain}); to let the \
+         mesh out: iptables -I FORWARD -i {name} -j ACCEPT; iptables -I FORWARD -o {name} -m \
+         conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"
     )
 }
 

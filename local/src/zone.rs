@@ -26,7 +26,10 @@ pub fn named(name: Option<&str>) -> Result<TimeZone, String> {
                 );
             }
             let wrong = || {
-                format!("this machine has no time zone {name:?}: `ls {}` has them", place.display())
+                format!(
+                    "this machine has no time zone {name:?}: `ls {}` lists those that it has",
+                    place.display()
+                )
             };
             read(&place.join(name), name).ok_or_else(wrong)
         }

@@ -658,7 +658,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 let (how, when) = (describe(*status), after(*wait));
                 let (group, members) = (&self.name, self.members.len());
                 self.host.say(&format!(
-                    "the proxy of group {group} ({members} served) {how}; starting it again {when}"
+                    "the proxy of group {group} ({members} served) {how}; restarting it {when}"
                 ));
             }
             LifeEvent::Failed(error, wait) => {

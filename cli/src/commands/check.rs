@@ -79,7 +79,7 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
         }
         (None, None) if check.output == OutputForm::Table => {
             let up = command(&name, "up FILE");
-            print(&format!("\nno mesh {name} here: `{up}` starts one\n"))?;
+            print(&format!("\nmesh {name} does not run on this machine: start it with `{up}`\n"))?;
         }
         _ => {}
     }

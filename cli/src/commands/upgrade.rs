@@ -149,13 +149,11 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_named_with_the_reason_and_the_way_back() {
         let left: Vec<String> =
-            (0..5).map(|number| format!("shop/web-{number}: its next process exited")).collect();
+            (0..5).map(|number| format!("shop/web-{number}: its new process exited")).collect();
         let line = waiting(&left);
         assert!(line.starts_with("waiting for the new processes of 5 instances: shop/web-0: its"));
-        assert!(line.ends_with("shop/web-2: its next process exited; and 2 more"), "{line}");
-        assert!(
-            waiting(&left[..1]).ends_with("of 1 instance: shop/web-0: its next process exited")
-        );
+        assert!(line.ends_with("shop/web-2: its new process exited; and 2 more"), "{line}");
+        assert!(waiting(&left[..1]).ends_with("of 1 instance: shop/web-0: its new process exited"));
         let late = late("shop", &left, Duration::from_secs(300));
         assert!(late.starts_with("after 300 s 5 instances are still served by"), "{late}");
         assert!(late.ends_with("run `leno upgrade --proxies --name shop` again"), "{late}");

@@ -191,8 +191,7 @@ fn what_leno_up_refuses_has_the_line_of_its_field() {
     assert_eq!(refused.status.code(), Some(1));
     assert_eq!(
         out(&refused),
-        "shop.yaml:25:14: spec.clusterIP: error[invalid-document]: 10.101.0.9 is not in the range of VIPs: use \
-         an address of 10.96.0.0/16 or fd96::/112, None, or leave it out\n1 error, 0 warnings\n"
+        "shop.yaml:25:14: spec.clusterIP: error[invalid-document]: 10.101.0.9 is not in the address range of services: use an address of 10.96.0.0/16 or fd96::/112, use None, or remove the field\n1 error, 0 warnings\n"
     );
 }
 
@@ -214,7 +213,7 @@ fn files_are_judged_at_the_addresses_of_the_mesh() {
     let errors = String::from_utf8_lossy(&same.stderr).into_owned();
     assert_eq!(
         errors,
-        "leno: workloads and services have the same range, 10.89.0.0/16: choose two\n"
+        "leno: workloads and services have the same address range, 10.89.0.0/16: choose different ranges with --workload-range and --service-range\n"
     );
     // A running mesh already has its addresses, so the options are refused.
     for words in [
@@ -317,13 +316,13 @@ fn a_path_that_holds_nothing_is_an_error() {
     for (path, what) in [
         (
             "empty",
-            "the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)",
+            "the directory has no *.yaml, *.yml or *.json file: name a directory that has (its subdirectories are not read)",
         ),
         (
             "notes",
-            "the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)",
+            "the directory has no *.yaml, *.yml or *.json file: name a directory that has (its subdirectories are not read)",
         ),
-        ("nothing.yaml", "the file holds no document"),
+        ("nothing.yaml", "the file has no document: name a file with documents"),
     ] {
         let said = analyze(path);
         let expected = format!("{path}: error[no-documents]: {what}\n1 error, 0 warnings\n");
@@ -344,8 +343,7 @@ fn documents_of_no_mesh_are_said_not_to_be_analyzed() {
     assert_eq!(alone.status.code(), Some(0), "{alone:?}");
     assert_eq!(
         out(&alone),
-        "shop.yaml: warning[no-documents]: no document here is of a mesh, as a Workload or an HTTPRoute is, so nothing was \
-         analyzed; the first is apps/v1 Deployment: `leno inject` adds the proxy to its pods, and `leno analyze NAMESPACE` \
+        "shop.yaml: warning[no-documents]: no document is of a kind that the mesh uses, such as Workload or HTTPRoute, so nothing was analyzed; the first is apps/v1 Deployment: `leno inject` adds the proxy to its pods, and `leno analyze NAMESPACE` \
          reads the mesh of a cluster\n\
          0 errors, 1 warning\n\
          not analyzed, because the mesh does not use these kinds: shop.yaml:2:1: apps/v1 Deployment\n"

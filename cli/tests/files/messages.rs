@@ -177,8 +177,7 @@ fn what_would_lead_nowhere_is_refused_by_name() {
         (
             &with_ports(dns),
             &[
-                "mesh.yaml:11:59: spec.ports[0].protocol: error[invalid-document]: the address of a Service carries \
-              TCP alone, no UDP without appProtocol: leno.dev/udp: make it headless (clusterIP: None), so that clients call the instances themselves",
+                "mesh.yaml:11:59: spec.ports[0].protocol: error[invalid-document]: the address of a Service carries only TCP, not UDP without appProtocol: leno.dev/udp: make it headless (clusterIP: None), so that clients connect to the instances themselves",
             ],
         ),
         (&with_ports(&of_mesh("security.istio.io/v1")), &[&dropped("Istio")]),

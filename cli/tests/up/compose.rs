@@ -162,8 +162,7 @@ fn a_service_whose_image_is_unpacked_runs_in_it() {
 const REFUSED: [(&str, &str); 14] = [
     (
         "image: nginx",
-        ":4:12: services.web.image: leno up pulls no images: unpack it, for example with docker export, and write \
-         the directory, such as ./root; or remove it, and write as command a program that this machine has\n",
+        ":4:12: services.web.image: leno up pulls no images: unpack the image, for example with docker export, and set image to the directory, such as ./root; or remove it, and set command to a program of this machine\n",
     ),
     (
         "image: ./absent",
@@ -171,13 +170,12 @@ const REFUSED: [(&str, &str); 14] = [
     ),
     (
         "build: .",
-        ":4:12: services.web.build: leno up builds nothing: remove it, and write as command a program that this \
-         machine has\n",
+        ":4:12: services.web.build: leno up builds no images: remove it, and set command to a program of this machine\n",
     ),
-    ("cap_add: [NET_ADMIN]", "services.web.cap_add: leno up has nothing for cap_add: remove it"),
+    ("cap_add: [NET_ADMIN]", "services.web.cap_add: leno up does not support cap_add: remove it"),
     (
         "volumes: ['data:/var']",
-        "services.web.volumes: a volume is a file or a folder of this machine",
+        "services.web.volumes: a volume is a file or a directory of this machine",
     ),
     ("ports: ['53:53/udp']", "services.web.ports: udp ports cannot be published: remove it"),
     ("user: $LENO_TEST_UNSET", "services.web.user: the variable LENO_TEST_UNSET is not set"),
@@ -188,11 +186,11 @@ const REFUSED: [(&str, &str); 14] = [
     ("depends_on: [db]", ":4:17: services.web.depends_on: there is no Workload "),
     (
         "environment: [A: 2]",
-        "services.web.environment: {\"A\":2} is no text: write names with values, or a list of NAME=VALUE\n",
+        "services.web.environment: {\"A\":2} is not a string: write a map of names to values, or a list of NAME=VALUE\n",
     ),
     (
         "depends_on: {db: {condition: healthy}}",
-        "services.web.depends_on: \"healthy\" is no condition: use service_started, service_healthy or \
+        "services.web.depends_on: \"healthy\" is not a condition: use service_started, service_healthy or \
          service_completed_successfully\n",
     ),
 ];
@@ -215,19 +213,16 @@ fn what_cannot_be_honoured_is_named_with_its_line_and_a_remedy() {
         ),
         (
             "web: {restart: always}",
-            ":2:3: services.web.command: no command comes with an image that is unpacked: \
-                                    write one\n",
+            ":2:3: services.web.command: an unpacked image has no default command: set command\n",
         ),
         // Of the settings that come with an image, only the image itself is named.
         (
             "web: {image: nginx}",
-            ":2:16: services.web.image: leno up pulls no images: unpack it, for example with docker export, and \
-             write the directory, such as ./root; or remove it, and write as command a program that this machine has\n",
+            ":2:16: services.web.image: leno up pulls no images: unpack the image, for example with docker export, and set image to the directory, such as ./root; or remove it, and set command to a program of this machine\n",
         ),
         (
             "web: {build: .}",
-            ":2:16: services.web.build: leno up builds nothing: remove it, and write as command a program that this \
-             machine has\n",
+            ":2:16: services.web.build: leno up builds no images: remove it, and set command to a program of this machine\n",
         ),
         (
             "Web_1: {command: sleep 9}",

@@ -106,7 +106,9 @@ fn a_run_that_fails_is_named_until_the_next_one_succeeds() {
 
     // A missing program makes the run fail, and the next run is still tried at its time.
     mesh.edit(&yaml.replace("sh, -c", "absent, -c"));
-    mesh.wait_for_line("import-0: a run failed: cannot start absent: PATH has no such program");
+    mesh.wait_for_line(
+        "import-0: a run failed: cannot start absent: no directory of PATH has this program",
+    );
 }
 
 #[test]
@@ -117,7 +119,7 @@ fn a_failed_run_is_run_again_where_restart_is_on_failure() {
         "{schedule: '*/2 * * * * *', concurrencyPolicy: Forbid}\n  restart: on-failure",
     );
     let Some(mesh) = root(|| Mesh::start_unready(&yaml)) else { return };
-    mesh.wait_for_line("| again-0: a run exited with 1; running it again in 1 s\n");
+    mesh.wait_for_line("| again-0: a run exited with 1; restarting it in 1 s\n");
     mesh.wait_for("its success", || {
         schedule(&mesh, "again").last.is_some_and(|last| last.succeeded)
     });
@@ -143,7 +145,7 @@ fn runs_that_meet_run_side_by_side_or_wait_or_replace_each_other() {
     assert!(replaced.running <= 1 && replaced.last.is_none(), "{replaced:?}");
     assert_eq!((lines(&mesh, "forbid"), schedule(&mesh, "forbid").running), (1, 1));
     assert!(ps(&mesh, "forbid-0").1.contains(", has been running for "));
-    mesh.wait_for_line("is left out: 10 others are under way\n");
+    mesh.wait_for_line("is skipped: 10 other runs have not ended\n");
     // The waiting run begins when the run before it has ended.
     fs::write(mesh.directory().join("end"), "").unwrap();
     mesh.wait_for("the run that waited", || lines(&mesh, "forbid") >= 2);
@@ -170,7 +172,7 @@ fn schedules_that_cannot_be_followed_are_refused_with_their_line() {
     );
     assert!(
         said.contains(
-            "spec.dependsOn.web: error[invalid-document]: web runs on a schedule, so that nothing can wait for it"
+            "spec.dependsOn.web: error[invalid-document]: web runs on a schedule, so nothing can wait for it"
         ),
         "{said}"
     );

@@ -64,7 +64,7 @@ fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
     let again = mesh.detached(&[]);
     let owner = said.split(['(', ')']).nth(1).unwrap();
     let refused = format!(
-        "leno: mesh {name} still runs ({owner}): end it with `leno down --name {name}`, or choose another --name\n"
+        "leno: mesh {name} runs already ({owner}): end it with `leno down --name {name}`, or choose another --name\n"
     );
     assert_eq!((again.status.code(), err(&again)), (Some(2), refused));
 
@@ -106,8 +106,7 @@ fn what_is_not_there_is_named_with_what_is() {
         (
             &["exec", "--name", name, "web", "--", "nosuchcmd"][..],
             127,
-            "leno: cannot start nosuchcmd: PATH has no such program (name it with its directory; under \
-             sudo, `sudo env PATH=$PATH leno ...` keeps your PATH): No such file or directory (os error \
+            "leno: cannot start nosuchcmd: no directory of PATH has this program: write its full path, or start leno with `sudo env PATH=$PATH`, which keeps your PATH: No such file or directory (os error \
              2)\n"
                 .to_owned(),
         ),
@@ -134,13 +133,13 @@ fn what_is_not_there_is_named_with_what_is() {
         (
             &["why", "--name", name],
             2,
-            format!("leno: nothing of mesh {name} has a proxy, so that nothing counts its traffic\n"),
+            format!("leno: no workload of mesh {name} has a proxy, so its traffic is not counted: set leno.dev/inject: enabled\n"),
         ),
         (
             &["cleanup", "--name", name],
             2,
             format!(
-                "leno: mesh {name} still runs (process {}): end it with `leno down --name {name}`, or choose another --name\n\
+                "leno: mesh {name} runs already (process {}): end it with `leno down --name {name}`, or choose another --name\n\
                  leno: 1 of the meshes could not be cleaned up, for the reasons above: run leno cleanup again once these are \
                  gone\n",
                 mesh.pid()
@@ -154,7 +153,11 @@ fn what_is_not_there_is_named_with_what_is() {
     for command in ["ps", "check"] {
         let nope = mesh.leno(&[command, "--name", "nope"]).output().unwrap();
         let said = err(&nope);
-        assert!(said.starts_with("leno: no mesh nope here: ") && said.contains(name), "{said}");
+        assert!(
+            said.starts_with("leno: mesh nope does not run on this machine: ")
+                && said.contains(name),
+            "{said}"
+        );
         assert_eq!(nope.status.code(), Some(2), "{command}");
     }
     let tail = mesh.leno(&["logs", "--tail", "x"]).output().unwrap();
@@ -271,7 +274,7 @@ fn logs_are_followed_until_the_mesh_ends() {
 
 #[test]
 fn what_stops_a_command_at_once_is_said_once() {
-    let needs_root = "leno: needs root: put `sudo env PATH=$PATH` before the command\n";
+    let needs_root = "leno: this command needs root: put `sudo env PATH=$PATH` before it\n";
     let leno = env!("CARGO_BIN_EXE_leno");
     // A folder in which every user can run the program.
     let directory = tempfile::tempdir().unwrap();

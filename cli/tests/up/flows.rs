@@ -351,7 +351,7 @@ fn requests_are_those_of_the_proxies_and_outlive_proxies_and_the_mesh_itself() {
     // The last counts that the killed mesh has read are still there.
     mesh.kill();
     mesh.restart();
-    mesh.wait_for_line("flows: the counters of the killed run go on");
+    mesh.wait_for_line("flows: the counters of the killed run continue");
     call(&mesh, 5);
     counts(&mesh, [5, 375, 375, 375]);
 
@@ -383,7 +383,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     has_opened(&mesh, 3);
     mesh.kill();
     mesh.restart();
-    mesh.wait_for_line("flows: the counters of the killed run go on");
+    mesh.wait_for_line("flows: the counters of the killed run continue");
     (0..2).for_each(|_| call(&mesh));
     has_opened(&mesh, 5);
 

@@ -113,8 +113,7 @@ fn a_mesh_works_on_a_laptop_or_says_what_to_do() {
         // The VPN's route leads to the addresses that a mesh has by default, so the mesh uses others.
         assert!(
             said.contains(
-                "this machine has a route to 10.0.0.0/8 through tun9: workloads have addresses of 172.29.0.0/16, \
-                 services of 172.30.0.0/16, so that what is behind it can be reached\n"
+                "this machine has a route to 10.0.0.0/8 through tun9: workloads have addresses of 172.29.0.0/16 and services of 172.30.0.0/16, so that workloads can reach what is behind the route\n"
             ),
             "{shown}"
         );
@@ -123,8 +122,7 @@ fn a_mesh_works_on_a_laptop_or_says_what_to_do() {
         // Addresses that the user has requested are kept.
         assert!(
             said.contains(
-                "through tun9: workloads reach what is behind it, but for 10.89.0.0/16 and 10.96.0.0/16, which are \
-                 the mesh's own addresses: choose others with --workload-range and --service-range\n"
+                "through tun9: workloads cannot reach 10.89.0.0/16 and 10.96.0.0/16 behind it, which are the mesh's own addresses: choose others with --workload-range and --service-range\n"
             ),
             "{shown}"
         );

@@ -77,9 +77,7 @@ fn in_a_plain_chroot_up_says_what_to_type() {
     let output = command.arg(directory.path()).output().unwrap();
     assert_eq!(
         err(&output),
-        "leno: the root directory is no mount point, as in a plain chroot, and processes of a mesh need mounts \
-         of their own: leave the chroot, type `mount --bind DIRECTORY DIRECTORY` with its directory, and enter \
-         it again\n"
+        "leno: the root directory is not a mount point, as in a plain chroot, but processes of a mesh need mounts of their own: leave the chroot, run `mount --bind DIRECTORY DIRECTORY` for its directory, and enter it again\n"
     );
 }
 
@@ -133,11 +131,11 @@ fn the_only_mesh_is_taken_and_one_that_is_not_there_is_told_of() {
     let done = alone(UNMESHED, &script);
     let said = out(&done);
     let expected = format!(
-        "leno: no mesh runs here: `leno up FILE` starts one\n2\n\
-         leno: no mesh nope here: none runs; `leno up FILE --name nope` starts one\n2\n\
-         web-0\nlisted\nread\ncounted\nrestarted\nleno: no mesh nope here: {one} runs\n\
-         leno: several meshes run here: name one of {one}, {two} with --name\n2\n\
-         leno: no mesh nope here: {one}, {two} run\n2\n"
+        "leno: no mesh runs on this machine: start one with `leno up FILE`\n2\n\
+         leno: mesh nope does not run on this machine: start it with `leno up FILE --name nope`\n2\n\
+         web-0\nlisted\nread\ncounted\nrestarted\nleno: mesh nope does not run on this machine: mesh {one} runs\n\
+         leno: several meshes run on this machine: choose one of {one}, {two} with --name\n2\n\
+         leno: mesh nope does not run on this machine: the meshes {one}, {two} run\n2\n"
     );
     assert_eq!(said, expected, "{done:?}");
 }
@@ -180,6 +178,6 @@ fn a_mesh_has_the_addresses_that_are_asked_for() {
         mesh.detached(&["--workload-range", "10.96.0.0/16", "--service-range", "10.96.0.0/16"]);
     assert_eq!(
         String::from_utf8_lossy(&same.stderr),
-        "leno: workloads and services have the same range, 10.96.0.0/16: choose two\n"
+        "leno: workloads and services have the same address range, 10.96.0.0/16: choose different ranges with --workload-range and --service-range\n"
     );
 }

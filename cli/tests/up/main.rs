@@ -138,7 +138,7 @@ fn a_mesh_has_one_owner_and_says_who() {
     assert_eq!(second.status.code(), Some(2));
     let (name, pid) = (mesh.name(), mesh.pid());
     let running = format!(
-        "leno: mesh {name} still runs (process {pid}): end it with `leno down --name {name}`, or choose another --name\n"
+        "leno: mesh {name} runs already (process {pid}): end it with `leno down --name {name}`, or choose another --name\n"
     );
     assert_eq!(text, running);
 
@@ -249,7 +249,7 @@ fn files_of_variables_are_for_every_workload_and_give_way_to_its_own() {
     let absent = mesh.detached(&["--env-file", "/no/such.env"]);
     assert_eq!(
         (absent.status.code(), mesh::err(&absent)),
-        (Some(2), "leno: cannot read the variables of /no/such.env: No such file or directory (os error 2)\n".to_owned())
+        (Some(2), "leno: cannot read the variables in /no/such.env: No such file or directory (os error 2)\n".to_owned())
     );
 }
 
@@ -273,9 +273,9 @@ fn a_bad_edit_is_refused_with_its_line_and_changes_nothing() {
     let bad = two().replace("port: 8080, appProtocol", "port: 80800, appProtocol");
     let line = 1 + bad.lines().position(|line| line.contains("80800")).unwrap();
     mesh.edit(&bad);
-    mesh.wait_for_line("edit refused");
+    mesh.wait_for_line("edit rejected");
     mesh.wait_for_line(&format!("mesh.yaml:{line}:"));
-    assert!(mesh.check().contains("the last edit was refused"));
+    assert!(mesh.check().contains("the last edit was rejected"));
     assert_eq!(mesh.application("web-0"), before);
 
     mesh.edit(&two());
@@ -357,7 +357,7 @@ fn an_application_that_ends_is_started_again() {
     let Some(mesh) = started() else { return };
     let before = mesh.application("web-0");
     mesh.kill_process(before);
-    mesh.wait_for_line("web-0 was ended by SIGKILL; starting it again in 1 s");
+    mesh.wait_for_line("web-0 was ended by SIGKILL; restarting it in 1 s");
     mesh.wait_for("web-0 to run again", || {
         mesh.try_application("web-0").is_some_and(|pid| pid != before)
     });
@@ -416,7 +416,9 @@ fn what_cannot_start_says_why() {
            metadata: {name: absent, namespace: shop}\nspec: {command: [no-such-program]}\n";
     let Some(mesh) = root(|| Mesh::start_unready(&yaml)) else { return };
     mesh.wait_for_line("lost-0: cannot start sleep: its workingDir ");
-    mesh.wait_for_line("absent-0: cannot start no-such-program: PATH has no such program");
+    mesh.wait_for_line(
+        "absent-0: cannot start no-such-program: no directory of PATH has this program",
+    );
     // The other workloads run.
     mesh.wait_for("web-0", || mesh.takes_traffic("web-0"));
 }
@@ -439,7 +441,7 @@ fn a_mesh_outlives_that_its_state_cannot_be_written() {
     let obstacle = mesh.layout().directory().join(".mesh.json.new");
     std::fs::create_dir(&obstacle).unwrap();
     mesh.kill_process(mesh.application("client-0"));
-    mesh.wait_for_line("mesh.json: File exists (os error 17); trying again until it works");
+    mesh.wait_for_line("mesh.json: File exists (os error 17); retrying until it succeeds");
     std::fs::remove_dir(obstacle).unwrap();
     mesh.wait_for("client-0 to be ready again", || {
         mesh.takes_traffic("client-0") && mesh.try_application("client-0").is_some()
@@ -463,9 +465,9 @@ fn an_edit_may_remove_everything_and_bring_it_back() {
     let Some(mut mesh) = started() else { return };
     // A file that is being written is empty for a moment. That must not end any workload.
     mesh.edit("");
-    mesh.wait_for_line("| edit refused, the last good state stays:\n");
+    mesh.wait_for_line("| edit rejected, the last valid state stays in effect:\n");
     let down = format!("`leno down --name {}` ends the mesh\n", mesh.name());
-    mesh.wait_for_line(&format!("| the files hold no document: {down}"));
+    mesh.wait_for_line(&format!("| the files have no document: to end the mesh, run {down}"));
     assert!(mesh.takes_traffic("web-0"), "{}", mesh.log());
     mesh.edit("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n");
     mesh.wait_for_line("| Workload shop/web removed; 1 instance ends\n");
@@ -493,8 +495,8 @@ fn a_folder_without_documents_is_named() {
     std::fs::create_dir(&folder).unwrap();
     let refused = mesh.leno(&["up", "--name", mesh.name()]).arg(&folder).output().unwrap();
     let expected = format!(
-        "leno: {}: the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)\n\
-         the files hold no Workload document with replicas, so there is nothing to run\n",
+        "leno: {}: the directory has no *.yaml, *.yml or *.json file: name a directory that has (its subdirectories are not read)\n\
+         the files have no Workload document with replicas, so there is nothing to run: add one\n",
         folder.display()
     );
     assert_eq!((refused.status.code(), mesh::err(&refused)), (Some(2), expected));

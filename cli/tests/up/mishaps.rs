@@ -39,7 +39,7 @@ fn a_name_of_a_part_of_the_mesh_is_no_name_of_a_workload() {
         let text = err(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains("mesh.yaml:8:"), "{text}");
-        assert!(text.contains(&format!("metadata.name: {name:?} stands for a part")), "{text}");
+        assert!(text.contains(&format!("metadata.name: {name:?} is the name of a part")), "{text}");
     }
 }
 
@@ -57,7 +57,7 @@ fn an_instance_that_cannot_be_set_up_says_why() {
     let script = "mkdir $ETC; cp -a /etc/. $ETC; rm -f $ETC/resolv.conf $ETC/hosts; export ETC; \
                   exec unshare -m sh -c 'mount --bind $ETC /etc; exec \"$0\" \"$@\"' \"$0\" \"$@\"";
     let Some(mesh) = root(|| Mesh::start_by(&idle(), script)) else { return };
-    let reason = "failed, cannot find the file behind /etc/resolv.conf: create an empty one";
+    let reason = "failed, the link /etc/resolv.conf points to no file: create an empty file there";
     mesh.wait_for("the reason", || out(&mesh.run(&["ps"])).contains(reason));
     let exec = mesh.exec("web", &["true"]);
     assert_eq!(exec.status.code(), Some(2));
@@ -104,7 +104,7 @@ fn a_guard_that_was_killed_is_started_again() {
     };
     let first = guard(&mesh).unwrap();
     mesh.kill_process(first);
-    mesh.wait_for_line("| the guard of the mesh was ended by SIGKILL; starting it again at once\n");
+    mesh.wait_for_line("| the guard of the mesh was ended by SIGKILL; restarting it at once\n");
     mesh.wait_for("another guard", || guard(&mesh).is_some_and(|pid| pid != first));
     mesh.kill();
     mesh.wait_for("every process to end", || {
@@ -147,7 +147,7 @@ fn a_mesh_whose_files_are_gone_is_found_and_removed() {
     };
     remove_files(&mesh);
     let running = format!(
-        "still runs (process {}): end it with `leno down --name {}`",
+        "runs already (process {}): end it with `leno down --name {}`",
         mesh.pid(),
         mesh.name()
     );
@@ -259,10 +259,7 @@ fn errors_of_analyze_are_said_and_refused_where_that_is_asked_for() {
     assert!(up.status.success(), "{up:?}");
     let said = out(&mesh.run(&["logs", "leno"]));
     assert!(said.contains(error), "{said}");
-    assert!(
-        said.contains("what an error names does not work as it is written, all else runs"),
-        "{said}"
-    );
+    assert!(said.contains("the parts with these errors do not work, the rest runs"), "{said}");
     assert!(mesh.run(&["down"]).status.success());
 }
 

@@ -65,8 +65,7 @@ fn an_application_takes_traffic_while_its_readiness_probe_succeeds() {
 
     fs::remove_file(&file).unwrap();
     mesh.wait_for_line(
-        "| web-0 is not ready any more: GET /ready on port 8080 answers 404, 2 times in a row; it takes no \
-         traffic until it is\n",
+        "| web-0 is no longer ready: GET /ready on port 8080 answers 404, 2 times in a row; it gets no traffic until it is ready again\n",
     );
     mesh.wait_for("it to be taken out", || !mesh.takes_traffic("web-0"));
     assert!(!served(), "DNS still names it");
@@ -98,7 +97,7 @@ fn an_application_that_does_not_live_is_started_again() {
     );
     fs::remove_file(mesh.directory().join("dead")).unwrap();
     mesh.wait_for_line(
-        "| web-0 was not alive (test ! -e dead exited with 1, 2 times in a row); starting it again in 1 s\n",
+        "| web-0 was not alive (test ! -e dead exited with 1, 2 times in a row); restarting it in 1 s\n",
     );
     mesh.wait_for("it to take traffic again", || {
         mesh.takes_traffic("web-0") && instance(&mesh, "web-0").pid != before
@@ -165,8 +164,8 @@ fn dependencies_that_cannot_come_true_are_refused_with_their_line() {
     let file = mesh.file();
     let expected = [
         "7:10: spec.dependsOn.dbs: there is no Workload shop/dbs: did you mean db?",
-        "8:12: spec.dependsOn.cache: cache is started again whenever it ends: give it restart: on-failure",
-        "16:9: spec.user: this machine has no user \"no-such-user\": make one, or write a number",
+        "8:12: spec.dependsOn.cache: cache never completes, because it is restarted whenever it ends: set restart: on-failure for it",
+        "16:9: spec.user: this machine has no user \"no-such-user\": create it, or write a number",
         "23:14: spec.dependsOn: these wait for each other: cache -> db -> cache; remove one of the dependencies",
     ];
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -187,9 +186,9 @@ fn a_process_is_started_again_as_its_restart_policy_has_it() {
         workload("never", &exits(3, "never")),
     ];
     let Some(mesh) = root(|| Mesh::start_unready(&yaml.concat())) else { return };
-    mesh.wait_for_line("| always-0 exited with 0; starting it again in 1 s\n");
-    mesh.wait_for_line("| failing-0 exited with 3; starting it again in 2 s\n");
-    mesh.wait_for_line("| never-0 exited with 3; it is not started again\n");
+    mesh.wait_for_line("| always-0 exited with 0; restarting it in 1 s\n");
+    mesh.wait_for_line("| failing-0 exited with 3; restarting it in 2 s\n");
+    mesh.wait_for_line("| never-0 exited with 3; it is not restarted\n");
     assert!(
         ps(&mesh, "never-0").ends_with("  ended: exited with 3; last line: bye"),
         "{}",
@@ -228,7 +227,7 @@ fn init_commands_run_before_the_application_until_they_succeed() {
   - {command: [sh, -c, 'cp allowed made']}
 ";
     let Some(mesh) = root(|| Mesh::start_unready(&workload("web", spec))) else { return };
-    mesh.wait_for_line("| web-0: init command 1 of 2 exited with 1; running it again in 1 s\n");
+    mesh.wait_for_line("| web-0: init command 1 of 2 exited with 1; restarting it in 1 s\n");
     assert!(
         ps(&mesh, "web-0").contains("init command 1 of 2 exited with 1"),
         "{}",
@@ -281,7 +280,7 @@ fn volumes_are_seen_at_their_places_and_read_only_ones_cannot_be_written() {
     ));
     let lost = mesh.directory().join("lost");
     mesh.wait_for_line(&format!(
-        "web-0: the volume {} does not exist: make it first\n",
+        "web-0: the volume {} does not exist: create it first\n",
         lost.display()
     ));
     fs::create_dir(&lost).unwrap();
@@ -306,7 +305,9 @@ fn limits_hold_and_are_removed_with_the_instance() {
         ),
     ];
     let Some(mut mesh) = root(|| Mesh::start_unready(&yaml.concat())) else { return };
-    mesh.wait_for_line("| eater-0 was ended by SIGKILL (over its limit of 64Mi of memory); it is not started again\n");
+    mesh.wait_for_line(
+        "| eater-0 was ended by SIGKILL (over its limit of 64Mi of memory); it is not restarted\n",
+    );
     mesh.wait_for("the others", || {
         mesh.takes_traffic("modest-0") && mesh.takes_traffic("spinner-0")
     });
@@ -383,13 +384,11 @@ fn probes_of_grpc_and_tcp_find_out_about_the_application() {
     let Some(mesh) = root(|| Mesh::start_unready(&yaml.concat())) else { return };
     mesh.wait_for("the listener", || mesh.takes_traffic("tcp-0"));
     mesh.wait_for("a reason", || {
-        ps(&mesh, "none-0").contains(
-            "not ready: a connection to port 9000 is not answered: no process listens on it",
-        )
+        ps(&mesh, "none-0")
+            .contains("not ready: a connection to port 9000 fails: no process listens on the port")
     });
     mesh.wait_for("another reason", || {
-        ps(&mesh, "http1-0")
-            .contains("not ready: the health check of gRPC on port 8080 is not answered: ")
+        ps(&mesh, "http1-0").contains("not ready: the health check of gRPC on port 8080 fails: ")
     });
     assert!(!mesh.takes_traffic("none-0") && !mesh.takes_traffic("http1-0"));
 }
@@ -420,8 +419,7 @@ fn an_application_takes_traffic_while_its_health_service_says_so() {
     mesh.restart();
     fs::remove_file(&serving).unwrap();
     mesh.wait_for_line(
-        "| calls-0 is not ready any more: the health check of gRPC on port 9000 answers NOT_SERVING, 2 times in a row; it \
-         takes no traffic until it is\n",
+        "| calls-0 is no longer ready: the health check of gRPC on port 9000 answers NOT_SERVING, 2 times in a row; it gets no traffic until it is ready again\n",
     );
     mesh.wait_for("it to be taken out", || !mesh.takes_traffic("calls-0"));
     fs::write(&serving, "").unwrap();
@@ -444,7 +442,7 @@ fn what_waits_for_a_start_waits_for_no_readiness() {
     mesh.wait_for("web to wait", || {
         ps(&mesh, "web-0").contains("starting, waits for db to be started")
     });
-    mesh.wait_for_line("| db-0: init command 1 of 1 exited with 1; running it again in 1 s\n");
+    mesh.wait_for_line("| db-0: init command 1 of 1 exited with 1; restarting it in 1 s\n");
     assert_eq!(instance(&mesh, "web-0").pid, None);
     fs::write(mesh.directory().join("allowed"), "").unwrap();
     mesh.wait_for("web to take traffic", || mesh.takes_traffic("web-0"));

@@ -140,7 +140,7 @@ fn a_budget_that_is_spent_too_fast_closes_the_gate() {
     mesh.wait_for("the other objective", || slo(&mesh, &[]).0 == Some(2));
     let (_, text) = slo(&mesh, &[]);
     assert!(
-        text.contains("bank/gone is about the Service gone, behind which there is no workload")
+        text.contains("the Service gone of the ServiceLevelObjective bank/gone has no workload")
     );
     assert_ne!(slo(&mesh, &["-n", "shop"]).0, Some(2));
     let (code, text) = slo(&mesh, &["gate", "idle", "--until", "5s", "--allow-idle"]);

@@ -245,7 +245,7 @@ fn a_proxy_that_is_frozen_holds_up_no_report() {
         check.contains("BAD  shop/db-0 proxy") && check.contains("ok   shop/web-0 proxy"),
         "{check}"
     );
-    assert!(check.contains(&format!(", process {proxy} gives no answer, ")), "{check}");
+    assert!(check.contains(&format!(", process {proxy} does not answer, ")), "{check}");
 }
 
 #[test]

@@ -30,13 +30,15 @@ fn of_process(group: &str, (open, most): (usize, usize)) -> Option<CheckResult> 
     let is_short = open.saturating_mul(100) >= most.saturating_mul(SHORT_PERCENT);
     let check = Check::new(
         format!("proxy of group {group}"),
-        "Has the process descriptors left for its instances and their connections?",
+        "Does the process have file descriptors left for its instances and their connections?",
     );
     let finding = || {
-        let text =
-            format!("{open} of {most} descriptors are open: instances may wait to be served");
+        let text = format!(
+            "{open} of {most} file descriptors are open, so new instances may not be served"
+        );
         check.bad(text).remedy(
-            "start leno up with a higher limit (ulimit -Hn, LimitNOFILE), or have fewer share it by leno.dev/share",
+            "start leno up with a higher limit (ulimit -Hn, LimitNOFILE), or let fewer instances \
+             share the process with leno.dev/share",
         )
     };
     is_short.then(finding)

@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
         let value = self.take(name)?;
         let text = scalar(&value);
         if text.is_none() {
-            self.refuse(name, "write one text");
+            self.refuse(name, "it is not a string: write one string");
         }
         text
     }
@@ -101,7 +101,7 @@ impl<'a> Fields<'a> {
         };
         let texts: Option<Vec<String>> = items.iter().map(scalar).collect();
         if texts.is_none() {
-            self.refuse(name, "write a list of texts");
+            self.refuse(name, "it is not a list of strings: write one");
         }
         texts.unwrap_or_default()
     }
@@ -114,7 +114,7 @@ impl<'a> Fields<'a> {
             if IGNORED.contains(&name) || name.starts_with("x-") {
                 self.draft.ignore(self.place, &path);
             } else {
-                self.refuse(name, format!("leno up has nothing for {name}: remove it"));
+                self.refuse(name, format!("leno up does not support {name}: remove it"));
             }
         }
     }

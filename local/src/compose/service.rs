@@ -11,7 +11,8 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
         fields.refuse("profiles", "leno up runs all services: remove the service or its profiles");
     }
     if fields.take("build").is_some() {
-        let reason = "leno up builds nothing: remove it, and write as command a program that this machine has";
+        let reason = "leno up builds no images: remove it, and set command to a program of this \
+                      machine";
         fields.refuse("build", reason);
     }
     let mut spec = Map::new();
@@ -53,7 +54,7 @@ fn command(fields: &mut Fields<'_>) -> Vec<String> {
         return vec!["refused".to_owned()];
     }
     if is_missing {
-        fields.refuse("command", "no command comes with an image that is unpacked: write one");
+        fields.refuse("command", "an unpacked image has no default command: set command");
     }
     parts.map(Option::unwrap_or_default).concat()
 }
@@ -68,8 +69,9 @@ fn image(fields: &mut Fields<'_>) -> Option<String> {
         }
         return Some(image);
     }
-    let reason = "leno up pulls no images: unpack it, for example with docker export, and write the directory, such \
-                  as ./root; or remove it, and write as command a program that this machine has";
+    let reason = "leno up pulls no images: unpack the image, for example with docker export, and \
+                  set image to the directory, such as ./root; or remove it, and set command to a \
+                  program of this machine";
     fields.refuse("image", reason);
     None
 }
@@ -87,7 +89,7 @@ fn words(fields: &mut Fields<'_>, name: &str) -> Option<Vec<String>> {
         Some(Value::Array(items)) => Some(texts(fields, name, &items)),
         None | Some(Value::Null) => Some(Vec::new()),
         Some(_) => {
-            fields.refuse(name, "write a text or a list of texts");
+            fields.refuse(name, "it is neither a string nor a list of strings: write one of them");
             None
         }
     }
@@ -97,7 +99,7 @@ fn words(fields: &mut Fields<'_>, name: &str) -> Option<Vec<String>> {
 fn texts(fields: &mut Fields<'_>, name: &str, items: &[Value]) -> Vec<String> {
     let texts: Vec<String> = items.iter().filter_map(scalar).collect();
     if let Some(other) = items.iter().find(|item| scalar(item).is_none()) {
-        fields.refuse(name, format!("{other} is no text: write a list of texts"));
+        fields.refuse(name, format!("{other} is not a string: write a list of strings"));
     }
     texts
 }
@@ -114,8 +116,10 @@ fn environment(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
         }
         Some(Value::Array(all)) => {
             if let Some(other) = all.iter().find(|item| scalar(item).is_none()) {
-                let reason =
-                    format!("{other} is no text: write names with values, or a list of NAME=VALUE");
+                let reason = format!(
+                    "{other} is not a string: write a map of names to values, or a list of \
+                     NAME=VALUE"
+                );
                 fields.refuse("environment", reason);
             }
             for line in all.iter().filter_map(scalar) {
@@ -126,7 +130,11 @@ fn environment(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
             }
         }
         None | Some(Value::Null) => {}
-        Some(_) => fields.refuse("environment", "write names with values, or a list of NAME=VALUE"),
+        Some(_) => fields.refuse(
+            "environment",
+            "it is neither a map nor a list: write a map of \
+             names to values, or a list of NAME=VALUE",
+        ),
     }
     let mut files = Vec::new();
     match fields.take("env_file") {
@@ -137,14 +145,17 @@ fn environment(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
                     (None, Some(path)) if file.get("required") != Some(&json!(false)) => {
                         files.push(path.to_owned());
                     }
-                    _ => fields
-                        .refuse("env_file", "leno up reads each file: remove `required: false`"),
+                    _ => fields.refuse(
+                        "env_file",
+                        "leno up requires every file to exist: remove \
+                         `required: false`",
+                    ),
                 }
             }
         }
         Some(Value::String(file)) => files.push(file),
         None | Some(Value::Null) => {}
-        Some(_) => fields.refuse("env_file", "write a path, or a list of paths"),
+        Some(_) => fields.refuse("env_file", "it is not a path: write a path, or a list of paths"),
     }
     spec.insert("env".to_owned(), Value::Object(given));
     spec.insert("inheritEnv".to_owned(), json!(inherited));
@@ -184,15 +195,20 @@ fn ports(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
 /// The port of the service, and the address and port of this machine at which it is published.
 fn published(port: &Value) -> Result<(u16, Option<String>), String> {
     let number = |text: &str| {
-        let wrong = || format!("{text:?} is not one port: write each port of a range by itself");
+        let wrong =
+            || format!("{text:?} is not a single port: write each port of a range by itself");
         text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(wrong)
     };
     let (target, address, from, protocol) = if let Value::Object(fields) = port {
         let text = |name: &str| fields.get(name).and_then(scalar);
-        let target = text("target").ok_or("target is missing: write the port of the service")?;
+        let target =
+            text("target").ok_or("target is missing: set it to the port of the service")?;
         (target, text("host_ip"), text("published"), text("protocol").unwrap_or_default())
     } else {
-        let text = scalar(port).ok_or("write HERE:THERE, such as 8080:80")?;
+        let text = scalar(port).ok_or(
+            "it does not name two ports: write PUBLISHED:TARGET, such as \
+             8080:80",
+        )?;
         let (text, protocol) = text.split_once('/').unwrap_or((&text, ""));
         let (rest, target) = text.rsplit_once(':').map_or((None, text), |(r, t)| (Some(r), t));
         let (address, from) = match rest.map(|rest| rest.rsplit_once(':').ok_or(rest)) {
@@ -228,7 +244,7 @@ fn depends_on(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
                     Some("service_started") | None => "started",
                     Some(other) => {
                         let reason = format!(
-                            "{other:?} is no condition: use service_started, service_healthy or \
+                            "{other:?} is not a condition: use service_started, service_healthy or \
                              service_completed_successfully"
                         );
                         fields.refuse("depends_on", reason);
@@ -259,7 +275,11 @@ fn healthcheck(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
         },
         _ if check["disable"] == true => return,
         _ => {
-            return fields.refuse("healthcheck", "test is missing: there is no image that has one");
+            return fields.refuse(
+                "healthcheck",
+                "test is missing, and there is no image with a \
+                 default: set it",
+            );
         }
     };
     let mut seconds = |name: &str, default: u64| match check.get(name).and_then(scalar) {
@@ -302,7 +322,8 @@ fn volumes(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
             (from, text("target"), volume["read_only"] == true)
         };
         if onto.is_empty() || !from.starts_with(['.', '/']) {
-            let reason = "a volume is a file or a folder of this machine: write ./data:/place, and make both first";
+            let reason = "a volume is a file or a directory of this machine: write ./data:/path, \
+                          and create both first";
             fields.refuse("volumes", reason);
             continue;
         }
@@ -315,12 +336,12 @@ fn limits(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     let deploy = fields.take("deploy").unwrap_or_default();
     for name in deploy.as_object().into_iter().flat_map(Map::keys) {
         if !matches!(&**name, "replicas" | "resources" | "mode" | "labels") {
-            fields.refuse("deploy", format!("leno up has nothing for {name}: remove it"));
+            fields.refuse("deploy", format!("leno up does not support {name}: remove it"));
         }
     }
     let resources = &deploy["resources"];
     if !resources["reservations"].is_null() {
-        fields.refuse("deploy", "leno up has limits alone: remove reservations");
+        fields.refuse("deploy", "leno up supports only limits: remove reservations");
     }
     let of_deploy = |name: &str| scalar(&resources["limits"][name]);
     let cpus = fields.text("cpus").or_else(|| of_deploy("cpus"));
@@ -358,7 +379,11 @@ fn ending(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
         // Only Compose has a bound on the number of restarts; Workloads have none.
         Some("on-failure") => "on-failure",
         Some(_) => {
-            fields.refuse("restart", "write no, always, on-failure or unless-stopped");
+            fields.refuse(
+                "restart",
+                "it is not a restart policy: write no, always, on-failure or \
+                 unless-stopped",
+            );
             "never"
         }
     };

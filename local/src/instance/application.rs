@@ -122,13 +122,13 @@ impl InstanceTask {
             }
             Event::Ended(status, wait) => {
                 let how = format!("{what} {}", describe(status));
-                self.say(&format!("{label}: {how}; running it again {}", after(wait)));
+                self.say(&format!("{label}: {how}; restarting it {}", after(wait)));
                 self.report(InstanceChange::Ended { how, last_line: last_line(), wait }).await;
             }
             Event::Over(status) if status.success() => {}
             Event::Over(status) => {
                 let how = format!("{what} {}", describe(status));
-                self.say(&format!("{label}: {how}; it is not run again"));
+                self.say(&format!("{label}: {how}; it is not restarted"));
                 self.report(InstanceChange::Over { how, last_line: last_line(), completed: false })
                     .await;
             }
@@ -208,7 +208,7 @@ impl InstanceTask {
             Event::Ended(status, wait) => {
                 let how = how_it_ended(status, place, watched);
                 let last_line = origin.last_line();
-                self.say(&format!("{label} {how}; starting it again {}", after(wait)));
+                self.say(&format!("{label} {how}; restarting it {}", after(wait)));
                 self.report(InstanceChange::Ended { how, last_line, wait }).await;
             }
             Event::Over(status) => {
@@ -216,7 +216,7 @@ impl InstanceTask {
                 let (last_line, completed) = (origin.last_line(), status.success());
                 match completed {
                     true => self.say(&format!("{label} has completed")),
-                    false => self.say(&format!("{label} {how}; it is not started again")),
+                    false => self.say(&format!("{label} {how}; it is not restarted")),
                 }
                 self.report(InstanceChange::Over { how, last_line, completed }).await;
             }
@@ -230,7 +230,7 @@ impl InstanceTask {
 
     async fn cannot_start(&self, error: &Error, last_line: String, wait: std::time::Duration) {
         self.complain(error);
-        self.say(&format!("{}: trying again {}", self.instance.label, after(wait)));
+        self.say(&format!("{}: retrying {}", self.instance.label, after(wait)));
         self.report(InstanceChange::Ended { how: error.chain(), last_line, wait }).await;
     }
 

@@ -117,7 +117,8 @@ impl InstanceTask {
                         ready = false;
                         let times = times_in_a_row(failures);
                         self.say(&format!(
-                            "{label} is not ready any more: {reason}{times}; it takes no traffic until it is"
+                            "{label} is no longer ready: {reason}{times}; it gets no traffic until \
+                             it is ready again"
                         ));
                     }
                     if !ready {
@@ -188,7 +189,7 @@ impl InstanceTask {
             let seconds = LISTEN_BOUND.as_secs();
             let ports = listening::shown(&closed);
             self.say(&format!(
-                "{label} does not listen on {ports} after {seconds} s; it takes traffic all the same"
+                "{label} does not listen on {ports} after {seconds} s; it gets traffic nevertheless"
             ));
         }
     }

@@ -85,7 +85,7 @@ impl InstanceTask {
         let (events, happened) = mpsc::unbounded_channel();
         let membership = Membership::new(self, place, (&turn, group), events.clone());
         let start = || -> Result<RunningProcess> {
-            let what = || "cannot make a socket for orders".to_owned();
+            let what = || "cannot create a socket for orders".to_owned();
             let (near, far) = Channel::pair().attempt(what)?;
             let program = Program::prepare(&mesh.layout, "leno-broker")?;
             let files = [place.files.as_slice(), &[program.file()]].concat();
@@ -108,7 +108,7 @@ impl InstanceTask {
                     let _ending = events.send((membership.current.get(), loss));
                     let (label, how) = (&instance.label, describe(status));
                     let when = after(wait);
-                    self.say(&format!("the broker of {label} {how}; starting it again {when}"));
+                    self.say(&format!("the broker of {label} {how}; restarting it {when}"));
                 }
                 Event::Failed(error, _) => self.complain(&error),
                 Event::Started(_) | Event::Over(_) | Event::Stopping | Event::Stopped => {}
@@ -279,7 +279,8 @@ impl<'l> Membership<'l> {
         if let Err(error) = closed {
             let label = &self.life.instance.label;
             self.life.say(&format!(
-                "the broker of {label} does not close its listeners ({error}): it is killed, with what goes through it"
+                "the broker of {label} does not close its listeners ({error}): it is killed, which \
+                 cuts its connections"
             ));
             return false;
         }
@@ -307,7 +308,9 @@ impl<'l> Membership<'l> {
     /// Joins a group, and passes on this broker; returns the number of the membership.
     fn join(&self, group: &Rc<NodeProxyGroup>, broker: &Channel, succeeds: bool) -> Result<u64> {
         let InstanceTask { mesh, instance, .. } = self.life;
-        let broker = broker.try_clone().attempt(|| "cannot hold a broker".to_owned())?;
+        let broker = broker
+            .try_clone()
+            .attempt(|| "cannot duplicate the descriptor of a broker".to_owned())?;
         let number = self.place.next_number();
         let tokens = &self.place.tokens;
         tokens.borrow_mut().insert(number, group.token(&instance.name));
@@ -471,9 +474,8 @@ impl<'l> Membership<'l> {
         self.rules_changed.notify_one();
         if self.promotion.borrow_mut().follow(rules, Instant::now()) {
             let label = &self.life.instance.label;
-            self.life.say(&format!(
-                "{label} is promoted no more, because its documents changed: it shares a node proxy again"
-            ));
+            self.life
+                .say(&format!("{label} shares a node proxy again, because its documents changed"));
             self.promoted.send_replace(false);
         }
     }
@@ -499,7 +501,8 @@ impl<'l> Membership<'l> {
         }
         let (label, percent) = (&self.life.instance.label, used.percent());
         self.life.say(&format!(
-            "{label} keeps its node proxy busy, with {percent} % of a CPU: it gets one of its own until it is quiet"
+            "{label} uses {percent} % of a CPU in its node proxy: it gets a node proxy of its own \
+             until it uses less"
         ));
         self.promoted.send_replace(true);
     }
@@ -511,7 +514,8 @@ impl<'l> Membership<'l> {
         if is_shared && self.promotion.borrow_mut().has_stalled(Instant::now()) {
             let label = &self.life.instance.label;
             self.life.say(&format!(
-                "the proxy thread of {label} stalls again: it gets a node proxy of its own until it is quiet"
+                "the proxy thread of {label} stalls again: it gets a node proxy of its own until \
+                 it no longer does"
             ));
             self.promoted.send_replace(true);
         }
@@ -524,7 +528,8 @@ impl<'l> Membership<'l> {
         mesh.hung.brokers.count();
         let label = &instance.label;
         self.life.say(&format!(
-            "the broker of {label}, process {pid}, {how}, and new connections wait for it: it is killed, with what goes through it, and started again"
+            "the broker of {label}, process {pid}, {how}, and new connections wait for it: it is \
+             killed, which cuts its connections, and restarted"
         ));
         Some(how)
     }
@@ -545,8 +550,10 @@ impl<'l> Membership<'l> {
             return;
         }
         self.promotion.borrow_mut().goes_back(now);
-        self.life
-            .say(&format!("{} is quiet: it shares a node proxy again", self.life.instance.label));
+        self.life.say(&format!(
+            "{} uses little CPU: it shares a node proxy again",
+            self.life.instance.label
+        ));
         self.promoted.send_replace(false);
     }
 
@@ -579,12 +586,13 @@ impl<'l> Membership<'l> {
                         }
                     } else {
                         let label = &instance.label;
-                        mesh.output.say(&format!("an earlier node proxy of {label} has cut its open streams"));
+                        mesh.output.say(&format!("an old node proxy of {label} has cut its open streams"));
                     }
                 }
                 () = instance_ends => {}
                 () = finishing.is_first_of_too_many(number) => mesh.output.say(&format!(
-                    "more than {MAX_FINISHING} proxies finish what they have for {}: the oldest of them is ended, and its streams are cut",
+                    "more than {MAX_FINISHING} old proxies still finish streams of {}: the oldest \
+                     is ended, which cuts its streams",
                     instance.label
                 )),
                 // A process that works properly has finished by then. For any other process, dropping this future

@@ -80,7 +80,7 @@ impl ScheduleClock<'_> {
             (_, ConcurrencyPolicy::Forbid) => ScheduledAction::Waits,
             (_, ConcurrencyPolicy::Replace) => ScheduledAction::Replaces(time),
             (_, ConcurrencyPolicy::Allow) if running >= MAX_RUNS => {
-                ScheduledAction::LeftOut(time, format!("{running} others are under way"))
+                ScheduledAction::LeftOut(time, format!("{running} other runs have not ended"))
             }
             (_, ConcurrencyPolicy::Allow) => ScheduledAction::Begins(time),
         }
@@ -157,7 +157,7 @@ impl InstanceTask {
                 ScheduledAction::LeftOut(time, why) => {
                     clock.over = time;
                     self.say(&format!(
-                        "{label}: the run of {} is left out: {why}",
+                        "{label}: the run of {} is skipped: {why}",
                         clock.shown(time)
                     ));
                 }
@@ -200,12 +200,12 @@ impl InstanceTask {
             keep_running(start, RestartRules { restart, ..rules }, until, |event| match event {
                 Event::Ended(status, wait) => {
                     let ended = how_it_ended(status, place, watched);
-                    self.say(&format!("{label}: a run {ended}; running it again {}", after(wait)));
+                    self.say(&format!("{label}: a run {ended}; restarting it {}", after(wait)));
                 }
                 Event::Over(status) => how = Some(how_it_ended(status, place, watched)),
                 Event::Failed(error, wait) if again => {
                     self.complain(&error);
-                    self.say(&format!("{label}: trying again {}", after(wait)));
+                    self.say(&format!("{label}: retrying {}", after(wait)));
                 }
                 // A run that cannot be started counts as failed.
                 Event::Failed(error, _) => {
@@ -297,7 +297,7 @@ mod tests {
         let of = |policy, running| due(&timetable(policy, None), "00:01:00", "00:05:00", running);
         let time = at("00:05:00");
         assert_eq!(of(ConcurrencyPolicy::Allow, 1), ScheduledAction::Begins(time));
-        let crowded = ScheduledAction::LeftOut(time, "10 others are under way".to_owned());
+        let crowded = ScheduledAction::LeftOut(time, "10 other runs have not ended".to_owned());
         assert_eq!(of(ConcurrencyPolicy::Allow, MAX_RUNS), crowded);
         assert_eq!(of(ConcurrencyPolicy::Forbid, 1), ScheduledAction::Waits);
         assert_eq!(of(ConcurrencyPolicy::Forbid, 0), ScheduledAction::Begins(time));

@@ -149,7 +149,7 @@ impl InstanceTask {
                         SidecarProcess::new(place.next_number(), revision, true).within(succession);
                     running.push(sidecar.keep(&process));
                     next = Some(process);
-                    self.next_waits(&turn, Some("its next process does not serve yet".into())).await;
+                    self.next_waits(&turn, Some("its new process does not serve yet".into())).await;
                     continue;
                 }
                 _ = leaves.wait_for(|leaves| *leaves), if !has_left => {
@@ -209,7 +209,7 @@ impl InstanceTask {
     /// Records that the next process serves.
     async fn next_serves(&self, turn: &ProxyTurn, process: ProxyProcess) {
         let label = &self.instance.label;
-        self.say(&format!("the next process of the proxy of {label} serves now"));
+        self.say(&format!("the new proxy process of {label} serves now"));
         self.proxy_runs(turn, process).await;
         self.proxy_waits(turn, None).await;
     }
@@ -227,7 +227,7 @@ impl InstanceTask {
             Event::Started(_) => known.starts += 1,
             Event::Ended(status, wait) => {
                 let (how, when, label) = (describe(*status), after(*wait), &self.instance.label);
-                self.say(&format!("the proxy of {label} {how}; starting it again {when}"));
+                self.say(&format!("the proxy of {label} {how}; restarting it {when}"));
                 let hung = known.hung.take().map(|how| Loss::Hung(how).to_string());
                 known.ended = Some(hung.unwrap_or(how));
             }
@@ -245,16 +245,14 @@ impl InstanceTask {
         match event {
             Event::Ended(status, wait) => {
                 let (how, when) = (describe(*status), after(*wait));
-                self.say(&format!(
-                    "the next process of the proxy of {label} {how}; starting it again {when}"
-                ));
+                self.say(&format!("the new proxy process of {label} {how}; restarting it {when}"));
             }
             Event::Failed(error, _) => self.complain(error),
             // A process that was leaving has failed while it still had open streams.
             Event::Over(status) if !status.success() => {
                 let how = describe(*status);
                 self.say(&format!(
-                    "an earlier proxy process of {label} {how}: its open streams are cut"
+                    "an old proxy process of {label} {how}: its open streams are cut"
                 ));
             }
             Event::Over(_) | Event::Started(_) | Event::Stopping | Event::Stopped => {}
@@ -266,7 +264,7 @@ impl InstanceTask {
 fn why_not(event: &Event) -> Option<String> {
     match event {
         Event::Ended(status, _) => {
-            Some(format!("its next process {}, and is started again", describe(*status)))
+            Some(format!("its new process {}, and is restarted", describe(*status)))
         }
         Event::Failed(error, _) => Some(error.chain()),
         Event::Over(_) | Event::Started(_) | Event::Stopping | Event::Stopped => None,
@@ -394,7 +392,7 @@ impl<'l> Sidecar<'l> {
             let Some((pid, how)) = hung else { continue };
             mesh.hung.sidecars.count();
             let (label, again) =
-                (&instance.label, if retired.get() { "" } else { ", and started again" });
+                (&instance.label, if retired.get() { "" } else { ", and restarted" });
             self.life
                 .say(&format!("the proxy of {label}, process {pid}, {how}: it is killed{again}"));
             // The receiver is polled beside this.
@@ -418,7 +416,8 @@ impl<'l> Sidecar<'l> {
             Err(_elapsed) => "does not close its listeners".to_owned(),
             Ok(()) => tokio::select! {
                 () = self.place.finishing.is_first_of_too_many(number) => {
-                    format!("is the oldest of more than {MAX_FINISHING} that finish their open streams")
+                    format!("is the oldest of more than {MAX_FINISHING} that finish their open \
+                             streams")
                 }
                 () = tokio::time::sleep(self.life.mesh.handover_bound()) => {
                     "has reached the time limit for finishing open streams".to_owned()
@@ -427,7 +426,7 @@ impl<'l> Sidecar<'l> {
         };
         if orders.borrow().is_some() {
             let label = &self.life.instance.label;
-            self.life.say(&format!("an earlier proxy process of {label} {why}: it is killed"));
+            self.life.say(&format!("an old proxy process of {label} {why}: it is killed"));
         }
     }
 
@@ -436,7 +435,7 @@ impl<'l> Sidecar<'l> {
         let label = proxy_label(instance);
         let name = format!("{} proxy", instance.name);
         let origin = mesh.output.origin(&label, &name, &instance.workload);
-        let what = || "cannot make a socket for orders".to_owned();
+        let what = || "cannot create a socket for orders".to_owned();
         let (near, far) = Channel::pair().attempt(what)?;
         let token = mesh.layout.token();
         let folder = self.folder(number)?;
@@ -481,7 +480,8 @@ impl<'l> Sidecar<'l> {
                         streams.set(OpenStreams::Cut);
                         if *stage.borrow() >= SidecarStage::Leaves {
                             output.say(&format!(
-                                "an earlier proxy process of {label} has reached the time limit for finishing open streams: they are cut"
+                                "an old proxy process of {label} has reached the time limit for \
+                                 finishing open streams: they are cut"
                             ));
                         }
                     }

@@ -117,7 +117,8 @@ impl MemberLimit {
         let written = fs::write(&self.limit, bytes.to_string());
         with_swap();
         if let Err(error) = written {
-            tracing::warn!(%error, file = %self.limit.display(), "the limit of a node proxy stays");
+            tracing::warn!(%error, file = %self.limit.display(), "the memory limit of a node proxy cannot \
+                                                                  be changed and stays as it was");
         }
     }
 }

@@ -25,7 +25,8 @@ impl Sources {
         let refused = bridge.within(|| Ok(SourceCheck::try_it().err()))?;
         let refused = refused.map(|error| {
             format!(
-                "an instance can send packets from the address of another one, since the kernel refuses to check sources: {}",
+                "an instance can send packets with the address of another one, because the kernel \
+                 cannot check source addresses: {}",
                 leno_program::chain(&error)
             )
         });
@@ -39,7 +40,10 @@ impl Sources {
         }
         let check = bridge.within(|| {
             SourceCheck::attach(port, of.v4, of.v6).map_err(|error| {
-                let what = format!("cannot have port {port} drop what has another source");
+                let what = format!(
+                    "cannot make port {port} drop packets with other source \
+                     addresses"
+                );
                 Error::Os { what, source: std::io::Error::other(error) }
             })
         })?;
@@ -85,6 +89,6 @@ mod tests {
         netns::remove(&name).unwrap();
         checked.unwrap();
         assert!((1..MANY).contains(&full.len()), "{}", full.len());
-        assert!(of_full.refused.unwrap().contains("the kernel refuses to check sources"));
+        assert!(of_full.refused.unwrap().contains("the kernel cannot check source addresses"));
     }
 }

@@ -112,7 +112,7 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
         if let Err(error) = &taken
             && !failed
         {
-            note!("{}; trying again until it works", error.chain());
+            note!("{}; retrying until it succeeds", error.chain());
         }
         failed = taken.is_err();
     }
@@ -212,7 +212,7 @@ fn written(layout: &Layout) -> Result<SystemTime> {
 fn read(layout: &Layout) -> Result<ObservedStatus> {
     let path = layout.status();
     let text = std::fs::read(&path).attempt(|| format!("cannot read {}", path.display()))?;
-    let remedy = || "remove it, and `leno up` writes it again".to_owned();
+    let remedy = || "remove it; `leno up` writes it again".to_owned();
     serde_json::from_slice(&text).map_err(|source| Error::Damaged {
         path,
         remedy: remedy(),
@@ -326,7 +326,7 @@ fn restarted(instances: &[ObservedInstance], restarts: &mut Counts) -> Option<Ma
     };
     let line = |one: &ObservedInstance| {
         let how = one.trouble.ended.as_deref().unwrap_or("it ended");
-        format!("{}/{} was started again: {how}", one.namespace, one.name)
+        format!("{}/{} was restarted: {how}", one.namespace, one.name)
     };
     let lines: Vec<String> = instances.iter().filter(again).map(line).collect();
     let at_ms = now_ms();

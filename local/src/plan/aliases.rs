@@ -21,7 +21,8 @@ impl Draft<'_> {
                 Ok(chain) => chains.push(chain),
                 Err(cycle) => {
                     let text: Vec<String> = cycle.iter().map(ToString::to_string).collect();
-                    let reason = format!("leads back to itself: {}", text.join(" -> "));
+                    let reason =
+                        format!("the names refer to each other in a circle: {}", text.join(" -> "));
                     self.service_problem(&name, "spec.externalName", reason);
                 }
             }
@@ -75,7 +76,7 @@ impl Draft<'_> {
             let Some(place) = target.ports().iter().position(|one| one.port == wanted) else {
                 let has: Vec<String> =
                     target.ports().iter().map(|port| port.port.to_string()).collect();
-                let reason = format!("{other} has no port {wanted}; it has {}", has.join(", "));
+                let reason = format!("{other} has no port {wanted}: use one of {}", has.join(", "));
                 return self.service_problem(name, &format!("spec.ports[{index}]"), reason);
             };
             if port.app_protocol.is_none() {

@@ -24,14 +24,15 @@ impl Draft<'_> {
         let declared = ports.position(|port| port.protocol() == Protocol::Udp);
         for (index, port) in workload.spec.ports.iter().enumerate() {
             if port.protocol() == Protocol::Udp && port.published.is_some() {
-                let reason = "a port of UDP cannot be published: remove it".to_owned();
+                let reason = "a UDP port cannot be published: remove published".to_owned();
                 self.problem(located, &format!("spec.ports[{index}].published"), reason);
             }
         }
         let datagrams = match (settings.datagrams, declared) {
             (Some(Datagrams::Off), Some(index)) => {
                 let reason = format!(
-                    "its datagrams are not carried, since {UDP_ANNOTATION} is off: remove one of the two"
+                    "its datagrams would not be carried, because {UDP_ANNOTATION} is off: remove \
+                     one of the two"
                 );
                 self.problem(located, &format!("spec.ports[{index}].appProtocol"), reason);
                 Datagrams::Off
@@ -46,8 +47,8 @@ impl Draft<'_> {
             && backend != Backend::Ebpf
         {
             let reason = format!(
-                "{backend} cannot capture datagrams: use {CAPTURE_ANNOTATION}: ebpf, or {UDP_ANNOTATION}: off and no port with \
-                 appProtocol leno.dev/udp"
+                "{backend} cannot capture datagrams: set {CAPTURE_ANNOTATION}: ebpf, or set \
+                 {UDP_ANNOTATION}: off and declare no port with appProtocol leno.dev/udp"
             );
             self.problem(located, "metadata", reason);
         }

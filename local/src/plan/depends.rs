@@ -56,7 +56,7 @@ impl Draft<'_> {
                 let names: Vec<String> =
                     cycle.iter().chain([&own]).map(|(_, name)| name.clone()).collect();
                 let reason = format!(
-                    "these wait for each other: {}; remove one of the dependencies",
+                    "these wait for each other: {}: remove one of the dependencies",
                     names.join(" -> ")
                 );
                 self.problem(located, "spec.dependsOn", reason);
@@ -79,15 +79,22 @@ fn impossible(all: &Workloads<'_>, key: &Key, condition: DependencyCondition) ->
     };
     let spec = &workload.spec;
     if spec.replicas == 0 {
-        return Some(format!("{name} has no replicas, so it never is {condition}"));
+        return Some(format!(
+            "{name} has no replicas, so it will never be {condition}: give it a \
+             replica, or remove the dependency"
+        ));
     }
     if spec.cron.is_some() {
-        return Some(format!("{name} runs on a schedule, so that nothing can wait for it"));
+        return Some(format!(
+            "{name} runs on a schedule, so nothing can wait for it: remove the \
+             dependency"
+        ));
     }
     match (condition, spec.restart) {
-        (DependencyCondition::Completed, RestartPolicy::Always) => {
-            Some(format!("{name} is started again whenever it ends: give it restart: on-failure"))
-        }
+        (DependencyCondition::Completed, RestartPolicy::Always) => Some(format!(
+            "{name} never completes, because it is restarted whenever it ends: set \
+             restart: on-failure for it"
+        )),
         _ => None,
     }
 }

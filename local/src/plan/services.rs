@@ -125,8 +125,8 @@ impl Draft<'_> {
                 Ok(address) if range.number(address).is_some() => given.push(address),
                 _ => {
                     let reason = format!(
-                        "{text} is not in the range of VIPs: use an address of {} or fd96::/112, \
-                         None, or leave it out",
+                        "{text} is not in the address range of services: use an address of {} or \
+                         fd96::/112, use None, or remove the field",
                         self.defaults.ranges.services_v4()
                     );
                     self.problem(located, "spec.clusterIP", reason);
@@ -162,7 +162,10 @@ impl Draft<'_> {
             let VipRequest::Vips { given, .. } = wanted else { continue };
             for address in given {
                 if let Some(other) = holders.insert(*address, name) {
-                    let reason = format!("{address} is the VIP of {other} already");
+                    let reason = format!(
+                        "{address} is already the address of {other}: use another \
+                         address"
+                    );
                     self.problem(located, "spec.clusterIP", reason);
                 }
             }
@@ -179,7 +182,8 @@ impl Draft<'_> {
         });
         let Some(numbers) = self.plan.numbers.services.assign(owners, &reserved) else {
             if let Some((located, _)) = wanted.last() {
-                let reason = "there are more services than VIPs: make some headless";
+                let reason = "there are more services than addresses in their range: make some \
+                              headless (clusterIP: None)";
                 self.problem(located, "spec.clusterIP", reason.to_owned());
             }
             return None;
@@ -238,14 +242,17 @@ impl Draft<'_> {
                     _ => String::new(),
                 };
                 let path = format!("spec.ports[{index}].targetPort");
-                let reason = format!("no selected workload has a port named {name:?}");
+                let reason = format!(
+                    "no selected workload has a port named {name:?}: declare it \
+                     there, or correct targetPort"
+                );
                 self.problem(located, &path, reason);
             }
             fill_protocol(port, &targets);
             let is_carried = port.app_protocol.as_deref() == Some(UDP_APP_PROTOCOL);
             if is_carried && port.protocol.as_deref() != Some("UDP") {
                 let path = format!("spec.ports[{index}].protocol");
-                let reason = "the workloads declare this port to be of UDP: use protocol: UDP";
+                let reason = "the workloads declare this port for UDP: set protocol: UDP";
                 self.problem(located, &path, reason.to_owned());
             }
             if let Some(transport @ ("UDP" | "SCTP")) = port.protocol.as_deref()
@@ -258,8 +265,9 @@ impl Draft<'_> {
                     _ => String::new(),
                 };
                 let reason = format!(
-                    "the address of a Service carries TCP alone, no {transport}{unless}: make it headless \
-                     (clusterIP: None), so that clients call the instances themselves"
+                    "the address of a Service carries only TCP, not {transport}{unless}: make it \
+                     headless (clusterIP: None), so that clients connect to the instances \
+                     themselves"
                 );
                 self.problem(located, &path, reason);
             }

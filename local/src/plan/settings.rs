@@ -57,7 +57,7 @@ impl FromStr for ProxyMode {
         match text {
             "sidecar" => Ok(Self::Sidecar),
             "node" => Ok(Self::Node),
-            _ => Err(format!("{text:?} is no mode: use sidecar or node")),
+            _ => Err(format!("{text:?} is not a mode: use sidecar or node")),
         }
     }
 }

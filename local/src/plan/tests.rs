@@ -287,7 +287,7 @@ fn datagrams_are_carried_where_a_port_or_an_annotation_asks() {
     assert_eq!(of("", "leno.dev/inject: disabled", "leno.dev/udp").unwrap().0, Off);
     assert_eq!(of("leno.dev/mode: node", "", "leno.dev/udp").unwrap().0, Enabled);
     for (of_namespace, of_workload, reason) in [
-        ("leno.dev/udp: off", "", "its datagrams are not carried"),
+        ("leno.dev/udp: off", "", "its datagrams would not be carried"),
         ("", "leno.dev/capture: nftables", "nftables cannot capture datagrams"),
     ] {
         let problem = of(of_namespace, of_workload, "leno.dev/udp").unwrap_err();
@@ -408,7 +408,10 @@ fn certificates_of_a_workload_api_are_for_proxies_of_one_workload() {
     assert_eq!(address(one, off), None);
     let shared = format!("leno.dev/mode: node, {one}");
     let text = problems(&with("", &shared));
-    assert!(text.contains("a node proxy gets no certificates of a SPIFFE Workload API"), "{text}");
+    assert!(
+        text.contains("a node proxy cannot get certificates from a SPIFFE Workload API"),
+        "{text}"
+    );
     let by_default = PlanDefaults { spiffe: true, mode: ProxyMode::Node, ..DEFAULTS };
     let made = |text: &str| Plan::make(&documents(text), by_default, &Plan::default());
     assert!(made(&with("", "")).is_err());
@@ -576,8 +579,8 @@ fn a_port_of_udp_with_a_virtual_address_is_refused() {
     };
     assert_eq!(
         problems(&service("")),
-        "/srv/mesh.yaml:27:59: spec.ports[0].protocol: the address of a Service carries TCP alone, no UDP \
-         without appProtocol: leno.dev/udp: make it headless (clusterIP: None), so that clients call the instances themselves"
+        "/srv/mesh.yaml:27:59: spec.ports[0].protocol: the address of a Service carries only TCP, not UDP \
+         without appProtocol: leno.dev/udp: make it headless (clusterIP: None), so that clients connect to the instances themselves"
     );
     assert_eq!(plan(&service("clusterIP: None, ")).services.len(), 4);
     let carried = service("").replace("protocol: UDP", "protocol: UDP, appProtocol: leno.dev/udp");

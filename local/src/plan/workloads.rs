@@ -36,8 +36,9 @@ impl Draft<'_> {
                 if members == MAX_MEMBERS + 1 {
                     let group = instance.launch.group.as_deref().unwrap_or_default();
                     let reason = format!(
-                        "a node proxy serves {MAX_MEMBERS} instances at most, and that of group {group} would serve more: \
-                         give some a narrower leno.dev/share, for example workload, or leno.dev/mode: sidecar"
+                        "the node proxy of group {group} would serve more than {MAX_MEMBERS} \
+                         instances, which is the limit: give some of them a narrower \
+                         leno.dev/share, for example workload, or leno.dev/mode: sidecar"
                     );
                     self.problem(located, "metadata", reason);
                 }
@@ -60,7 +61,8 @@ impl Draft<'_> {
             return true;
         }
         if let Some((located, _)) = workloads.last() {
-            let reason = "there are more instances than addresses: use fewer replicas";
+            let reason = "there are more instances than addresses in their range: use fewer \
+                          replicas";
             self.problem(located, "spec.replicas", reason.to_owned());
         }
         false
@@ -80,8 +82,9 @@ impl Draft<'_> {
         };
         if is_spiffe && settings.meshed && settings.share.is_some() {
             let reason = format!(
-                "a node proxy gets no certificates of a SPIFFE Workload API, which identifies processes: use {MODE_ANNOTATION}: \
-                 sidecar, or {SPIFFE_SOCKET_ANNOTATION}: off"
+                "a node proxy cannot get certificates from a SPIFFE Workload API, which identifies \
+                 callers by their process: set {MODE_ANNOTATION}: sidecar, or \
+                 {SPIFFE_SOCKET_ANNOTATION}: off"
             );
             self.problem(located, "metadata", reason);
         }
@@ -95,7 +98,7 @@ impl Draft<'_> {
         let name = workload.metadata.name.as_str();
         if OWN_NAMES.contains(&name) {
             let reason = format!(
-                "{name:?} stands for a part of the mesh in `leno logs`: rename the workload"
+                "{name:?} is the name of a part of the mesh in `leno logs`: rename the workload"
             );
             self.problem(located, "metadata.name", reason);
         }

@@ -30,15 +30,14 @@ pub(super) fn plan(
         // running mesh is not ended.
         let down = command(&options.mesh, "down");
         return Err(Error::Documents(format!(
-            "the files hold no document: `{down}` ends the mesh"
+            "the files have no document: to end the mesh, run `{down}`"
         )));
     }
     if plan.instances.is_empty() && before.instances.is_empty() {
         let silent = analysis::silent(&options.files, documents).into_iter();
         let silent = silent.map(|(path, reason)| format!("{}: {reason}", path.display()));
         let mut lines: Vec<String> = ignored(documents).into_iter().chain(silent).collect();
-        let reason =
-            "the files hold no Workload document with replicas, so there is nothing to run";
+        let reason = "the files have no Workload document with replicas, so there is nothing to run: add one";
         lines.push(reason.to_owned());
         return Err(Error::Documents(lines.join("\n")));
     }

@@ -106,8 +106,8 @@ fn effects(key: &ObjectKey, affected: &[AffectedInstance]) -> String {
     }
     match count(EditEffect::Moves) {
         0 => {}
-        1 => parts.push("1 instance goes to another proxy and runs on".to_owned()),
-        many => parts.push(format!("{many} instances go to other proxies and run on")),
+        1 => parts.push("1 instance moves to another proxy without a restart".to_owned()),
+        many => parts.push(format!("{many} instances move to other proxies without a restart")),
     }
     match count(EditEffect::Starts) {
         0 => {}
@@ -205,7 +205,7 @@ mod tests {
         );
         assert_eq!(
             changes(&before, &workload, &affected(EditEffect::Moves, 0..1)),
-            ["Workload uni/web changed; 1 instance goes to another proxy and runs on"]
+            ["Workload uni/web changed; 1 instance moves to another proxy without a restart"]
         );
         assert_eq!(
             changes(&before, &before, &[]),

@@ -200,8 +200,8 @@ impl<'a> MeshLifecycle<'a> {
         }
         if self.mistakes.iter().any(|one| one.error) {
             self.say(
-                "what an error names does not work as it is written, all else runs: `leno up --refuse-errors` \
-                 would refuse the files",
+                "the parts with these errors do not work, the rest runs: `leno up --refuse-errors` \
+                 rejects such files",
             );
         }
         self.plan = plan;
@@ -215,7 +215,10 @@ impl<'a> MeshLifecycle<'a> {
             if self.lives.is_empty() {
                 return Err(error);
             }
-            self.say(&format!("{}: edit again to try again", error.chain()));
+            self.say(&format!(
+                "{}: the edit has no effect; save the files again to retry",
+                error.chain()
+            ));
         }
         if self.plan.meshed() && self.controller.is_none() {
             record::make_directory(&self.mesh.layout.state(), 0o700)?;
@@ -330,7 +333,7 @@ impl<'a> MeshLifecycle<'a> {
         if let Err(error) = &written
             && !self.unwritten
         {
-            self.say(&format!("{}; trying again until it works", error.chain()));
+            self.say(&format!("{}; retrying until it succeeds", error.chain()));
         }
         self.unwritten = written.is_err();
     }
@@ -366,7 +369,8 @@ impl<'a> MeshLifecycle<'a> {
         let workload =
             of.map_or_else(String::new, |one| format!("{}/{}", one.name.namespace, one.workload));
         Error::Refused(format!(
-            "{workload} publishes {address}: {}: end the program that listens there, or publish another port",
+            "cannot publish {address} for {workload}: {}: end the program that listens there, or \
+             publish another port",
             error.chain()
         ))
     }
@@ -455,7 +459,10 @@ impl<'a> MeshLifecycle<'a> {
                 lines.iter().for_each(|line| self.say(line));
                 self.replacements.begin(&affected, Instant::now());
                 if let Err(error) = self.adopt(plan, &documents).await {
-                    self.say(&format!("{}: edit again to try again", error.chain()));
+                    self.say(&format!(
+                        "{}: the edit has no effect; save the files again to retry",
+                        error.chain()
+                    ));
                 }
             }
             Err(error) => {
@@ -538,7 +545,7 @@ impl<'a> MeshLifecycle<'a> {
         }
         let instances = counted(count, "instance");
         self.say(&format!(
-            "the proxies of {instances} are replaced, each by a process that takes over"
+            "replacing the proxies of {instances}, each by a new process that takes over"
         ));
         // `leno upgrade` waits until the status file has the new revision.
         self.publish();
@@ -571,9 +578,9 @@ impl<'a> MeshLifecycle<'a> {
             CaptureChoice::Auto => self.mesh.proxy.machine.chosen,
         };
         let capture = match (plan.meshed(), chosen) {
-            (false, _) => "nothing meshed".to_owned(),
+            (false, _) => "no workload has a proxy".to_owned(),
             (true, Some(backend)) => format!("captured by {backend}"),
-            (true, None) => "no way to capture".to_owned(),
+            (true, None) => "no usable capture backend".to_owned(),
         };
         let instances = counted(plan.instances.len(), "instance");
         let services = counted(plan.services(), "service");
@@ -628,7 +635,7 @@ impl<'a> MeshLifecycle<'a> {
     /// # Errors
     /// When something could not be removed. `leno cleanup` and the next run remove it.
     pub(super) async fn end(mut self, signals: &mut Signals, received: &mut Changes) -> Result<()> {
-        self.say("stopping; once more to stop at once");
+        self.say("stopping; press Ctrl-C again to stop at once");
         let graces = self.lives.values().filter_map(|life| life.instance.launch.grace);
         let grace = graces.chain([self.options.grace]).max().unwrap_or_default();
         let deadline = tokio::time::Instant::now() + grace + LATE;
@@ -669,7 +676,7 @@ impl<'a> MeshLifecycle<'a> {
         drop(self.publisher);
         let cleanup = command(self.mesh.layout.mesh(), "cleanup");
         let Ok(mesh) = Rc::try_unwrap(self.mesh) else {
-            return Err(Error::Refused(format!("something still runs: run `{cleanup}`")));
+            return Err(Error::Refused(format!("some processes still run: run `{cleanup}`")));
         };
         drop(mesh.switch);
         mesh.flows.end();

@@ -23,7 +23,7 @@ pub(super) struct HomeNamespace {
 impl HomeNamespace {
     /// The namespace of the calling thread.
     pub(super) fn of_thread() -> Result<Self> {
-        Self::of(Path::new(OWN)).attempt(|| format!("cannot look at {OWN}"))
+        Self::of(Path::new(OWN)).attempt(|| format!("cannot examine {OWN}"))
     }
 
     fn of(file: &Path) -> std::io::Result<Self> {
@@ -37,7 +37,8 @@ impl HomeNamespace {
     ) -> Result<Option<T>> {
         let Some(file) = self.find() else { return Ok(None) };
         let inside = || {
-            let what = || "cannot enter the namespace that the mesh was started in".to_owned();
+            let what =
+                || "cannot enter the network namespace in which the mesh was started".to_owned();
             setns(&file, CloneFlags::CLONE_NEWNET).attempt(what)?;
             work().map(Some)
         };

@@ -45,7 +45,7 @@ pub(super) async fn nft(inside: Option<&Netns>, rules: &str) -> Result<()> {
     match output.status.success() {
         true => Ok(()),
         false => {
-            Err(Error::Refused(format!("nft refuses the rules of the way out: {}", said(&output))))
+            Err(Error::Refused(format!("nft rejects the rules of --uplink: {}", said(&output))))
         }
     }
 }
@@ -54,7 +54,7 @@ pub(super) async fn nft(inside: Option<&Netns>, rules: &str) -> Result<()> {
 pub(super) async fn tables() -> Result<BTreeSet<String>> {
     let listed = run(None, &["list", "tables", "inet"], "").await?;
     if !listed.status.success() {
-        return Err(Error::Refused(format!("nft lists no tables: {}", said(&listed))));
+        return Err(Error::Refused(format!("nft cannot list tables: {}", said(&listed))));
     }
     let text = String::from_utf8_lossy(&listed.stdout);
     let names = text.lines().filter_map(|line| line.trim().strip_prefix("table inet "));
@@ -100,7 +100,7 @@ async fn run(inside: Option<&Netns>, words: &[&str], stdin: &str) -> Result<Outp
         nft.kill_on_drop(true).spawn().map_err(|source| {
             let what = match source.kind() {
                 io::ErrorKind::NotFound => {
-                    "the way out of a mesh needs `nft`: install nftables, or leave --uplink out"
+                    "--uplink needs the program `nft`: install nftables, or leave out --uplink"
                 }
                 _ => "cannot run nft",
             };

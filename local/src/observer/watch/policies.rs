@@ -26,11 +26,13 @@ impl PolicyReader {
             return None;
         }
         if written.is_none() {
-            return Some(Err("nothing of the mesh has a proxy that applies policies".to_owned()));
+            return Some(Err(
+                "no workload of the mesh has a proxy that applies policies".to_owned()
+            ));
         }
         let documents = leno_resources::load(&[path]).map_err(|problems| {
             let problem = problems.first().map(ToString::to_string).unwrap_or_default();
-            format!("the state of the mesh cannot be read: {problem}")
+            format!("cannot read the state of the mesh: {problem}")
         });
         Some(documents.map(|documents| {
             let objects: Vec<Object> =

@@ -92,7 +92,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
         for part in [
             "waiting for the new processes of 3 instances: ",
             "after 30 s 3 instances are still served by old processes",
-            "\n  lab/apart-0: its next process exited with 9, and is started again\n",
+            "\n  lab/apart-0: its new process exited with 9, and is restarted\n",
             "\n  lab/web-0: the proxy of group node (2 served) exited with 9",
             "To go back, install the old programs",
         ] {
@@ -105,7 +105,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
 
         replace_by_script(&program, &format!("exec {NEVER}"))?;
         let said = update_in_vain(&lab)?;
-        for part in ["apart-0: its next process does not serve yet", "group node does not serve it"]
+        for part in ["apart-0: its new process does not serve yet", "group node does not serve it"]
         {
             ensure!(said.contains(part), "{part:?} is not in {said}");
         }
@@ -125,7 +125,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
             Ok((!left && !any_that_never_serves()?).then_some(()))
         })?;
         let ps = command::text(&mut lab.leno("ps"), LONG)?;
-        ensure!(!ps.contains("served by the proxy of before"), "{ps}");
+        ensure!(!ps.contains("still served by the old proxy"), "{ps}");
         serves()
     };
     lab.explain(outcome())

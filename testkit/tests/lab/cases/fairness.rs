@@ -161,7 +161,7 @@ fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
             let shown = proxy(&lab, "web-0")?;
             ensure!(shown["promoted"] == false && shown["group"] == "node", "{shown}");
             lab.edit(&client("'off'"))?;
-            said("client-0 is promoted no more")?;
+            said("client-0 shares a node proxy again, because its documents changed")?;
             said("client-0 is served by node proxy node now")
         })?;
         ensure!(requests > 0);

@@ -73,7 +73,7 @@ fn scraped(lab: &Lab) -> Result<()> {
     ensure!(silent.is_empty(), "leno stat: {silent:?}");
     let checked = lab.leno("check").output()?;
     let checked = String::from_utf8_lossy(&checked.stdout);
-    ensure!(checked.contains("certificate holds"), "leno check: {checked}");
+    ensure!(checked.contains("certificate valid for"), "leno check: {checked}");
     ensure!(!checked.contains("certificate unknown"), "leno check: {checked}");
     Ok(())
 }

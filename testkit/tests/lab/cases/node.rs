@@ -359,7 +359,7 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
         lab.kill(broker, Signal::SIGCONT)?;
         let check = String::from_utf8_lossy(&check.stdout).into_owned();
         let shown =
-            format!("process {} is stopped by a signal: new connections", lab.pid_of(broker)?);
+            format!("process {} is stopped by a signal, and new connections", lab.pid_of(broker)?);
         ensure!(check.contains("lab/web-0 broker") && check.contains(&shown), "{check}");
         echoes(&lab, "apart:9000")
     };

@@ -73,7 +73,7 @@ fn a_server_that_is_slower_than_usual_is_where_its_clients_are_slow_or_fail() {
     let chain = "begins here: shop/customer -> shop/front -> shop/cart -> shop/db";
     assert_eq!(all[0].evidence[0], chain);
 
-    let line = "db-0 has waited for its limit of CPU 80 % of the last 30 s";
+    let line = "db-0 was throttled by its CPU limit for 80 % of the last 30 s";
     let throttled = sign(SignKind::Throttled, "db", "db-0", line);
     let all = judge(&history, &MeshState { signs: vec![throttled.clone()], ..state.clone() });
     assert_eq!(all[0].culprit, "the limit of CPU of shop/db");

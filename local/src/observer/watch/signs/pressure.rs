@@ -38,7 +38,7 @@ impl Throttled {
             (share >= MIN_SHARE).then(|| {
                 let percent = (share * 100.0).min(100.0);
                 let line = format!(
-                    "{} has waited for its limit of CPU {percent:.0} % of the last {} s",
+                    "{} was throttled by its CPU limit for {percent:.0} % of the last {} s",
                     one.name,
                     span.as_secs()
                 );
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(signs(108), []);
         assert_eq!(
             signs(124)[0].line,
-            "web-0 has waited for its limit of CPU 80 % of the last 30 s"
+            "web-0 was throttled by its CPU limit for 80 % of the last 30 s"
         );
         assert_eq!(signs(50), [], "another process");
     }

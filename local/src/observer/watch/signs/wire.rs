@@ -68,7 +68,7 @@ impl CounterPage {
                     (namespace, name) => format!("{namespace}/{name}"),
                 };
                 let line = format!(
-                    "{share:.0} % of the TCP segments from {}/{} to {peer} were sent again",
+                    "{share:.0} % of the TCP segments from {}/{} to {peer} were retransmitted",
                     own.0, own.1
                 );
                 found.push(Sign::seen(SignKind::Lossy, (&own.0, &own.1), peer, line));
@@ -81,7 +81,7 @@ impl CounterPage {
             let Some(one) = observed.instances.iter().find(of) else { continue };
             if count >= MIN_LOOKUPS {
                 let why = match &**reason {
-                    NO_SUCH_NAME => "there is no such name",
+                    NO_SUCH_NAME => "the name does not exist",
                     _ => "no resolver answers",
                 };
                 let line = format!(
@@ -136,7 +136,7 @@ mod tests {
             lines(page(1_100, 20, 9)),
             [
                 "10 % of the TCP segments from shop/web to shop/db were sent again",
-                "web-0 has looked up cat.shop 5 times in 30 s: there is no such name",
+                "web-0 has looked up cat.shop 5 times in 30 s: the name does not exist",
             ]
         );
     }
