@@ -200,7 +200,7 @@ func (m mesh) diagnosesCapture() {
 	}
 	address := m.output(m.t, "get", "node", report.Pod.Node, "-o", "jsonpath={.status.addresses[0].address}")
 	outside := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+net.JoinHostPort(address, "15025")+"/captures")
-	if !strings.Contains(outside, "ask from the node itself") || strings.Contains(outside, "shopper") {
+	if !strings.Contains(outside, "this page is served only to the node itself") || strings.Contains(outside, "shopper") {
 		m.t.Errorf("a stranger is told %s", outside)
 	}
 }

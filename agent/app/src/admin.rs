@@ -71,7 +71,8 @@ impl KernelPage {
                 respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
             }
             None => {
-                let why = "this node accounts for no flows: see the agent's log, and agent.flows of the chart\n";
+                let why = "this node has no flow metrics: see the agent's log, and agent.flows of \
+                           the chart\n";
                 respond(StatusCode::CONFLICT, TEXT, why)
             }
         }
@@ -102,7 +103,8 @@ impl Admin {
             Some("the node's pods are not known from the API server: see the log")
         } else if !metrics.reconciled.load(Ordering::Relaxed) {
             Some(
-                "pods that ran before the agent are still being captured, or tried again: see the log",
+                "pods that ran before the agent are still being captured, or their capture is \
+                 retried: see the log",
             )
         } else if metrics.awaits_reports.load(Ordering::Relaxed) {
             Some("which pods node proxies serve is not reported yet: see the log")
@@ -144,7 +146,11 @@ impl Admin {
             None => admin.captures(wanted.as_ref()),
         };
         tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| {
-            respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "it failed: see the log\n")
+            respond(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                TEXT,
+                "the page could not be computed: see the log\n",
+            )
         })
     }
 
@@ -185,12 +191,17 @@ pub(crate) fn wanted(
     query: Option<&str>,
 ) -> Result<Option<QueriedPod>, Box<AdminResponse>> {
     if !client.to_canonical().is_loopback() {
-        let remedy = "ask from the node itself, as kubectl port-forward does: leno diagnostics capture, leno flows --node\n";
+        let remedy = "this page is served only to the node itself, through a port-forward: use \
+                      leno diagnostics capture, or leno flows --node\n";
         return Err(Box::new(respond(StatusCode::FORBIDDEN, TEXT, remedy)));
     }
     let Some(query) = query else { return Ok(None) };
     match query.strip_prefix("pod=").and_then(|pod| pod.split_once('/')) {
         Some((namespace, name)) => Ok(Some((namespace.to_owned(), name.to_owned()))),
-        None => Err(Box::new(respond(StatusCode::BAD_REQUEST, TEXT, "use ?pod=NAMESPACE/NAME\n"))),
+        None => Err(Box::new(respond(
+            StatusCode::BAD_REQUEST,
+            TEXT,
+            "the query is not understood: use ?pod=NAMESPACE/NAME\n",
+        ))),
     }
 }

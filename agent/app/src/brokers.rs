@@ -58,8 +58,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// pod.
 pub(crate) const MAX_ENDED: usize = 64;
 
-const UNSERVED: &str = "no supervisor of node proxies on this node serves it: look at the DaemonSet leno-node, or \
-                        set leno.dev/mode: sidecar";
+const UNSERVED: &str = "no supervisor of node proxies on this node serves it: check the DaemonSet \
+                        leno-node, or set leno.dev/mode: sidecar";
 
 /// The brokers of a node; see the module's documentation.
 #[derive(Debug)]
@@ -379,7 +379,7 @@ impl Brokers {
             let now = Instant::now();
             state.waits.get_mut(&uid).map_or(Duration::ZERO, |backoff| backoff.ended(now))
         };
-        tracing::warn!(uid, "the broker of a pod has ended; it is started again");
+        tracing::warn!(uid, "the broker of a pod has ended; restarting it");
         tokio::time::sleep(wait).await;
         // If the queue is full, the keeper's next round finds the pod.
         let _full = self.ended.try_send(uid);
@@ -393,7 +393,7 @@ impl Brokers {
                 tracing::info!(
                     uid,
                     pid,
-                    "a debugger holds up the broker of a pod, and new connections wait for it"
+                    "a debugger has stopped the broker of a pod, and new connections wait for it"
                 );
                 continue;
             };
@@ -404,8 +404,8 @@ impl Brokers {
                     tracing::warn!(
                         uid,
                         pid,
-                        "the broker of a pod {how}, and new connections wait for it: it is killed, with what goes \
-                         through it, and started again"
+                        "the broker of a pod {how}, and new connections wait for it: it is killed, \
+                         which cuts its connections, and restarted"
                     );
                 }
                 Err(Errno::ESRCH) => {}
@@ -481,8 +481,8 @@ impl Brokers {
                     // If this pod was missing in the introduction, the supervisor would be ordered to release it.
                     tracing::warn!(
                         uid,
-                        "the broker of a pod was lost on its way from the supervisor: raise the limit of open files of \
-                         leno-agent"
+                        "the descriptor of a pod's broker was lost on its way from the supervisor: \
+                         raise the limit of open files of leno-agent"
                     );
                     return ReportEffect::Lost;
                 };
@@ -592,7 +592,7 @@ impl Brokers {
         let state = lock(&self.state);
         let broker = state.brokers.get(uid)?;
         let orders = broker.orders.try_clone().inspect_err(|error| {
-            tracing::warn!(uid, %error, "the broker of a pod cannot be offered");
+            tracing::warn!(uid, %error, "the broker of a pod cannot be handed to the supervisor");
         });
         Some((broker.pod.clone(), orders.ok()?))
     }
@@ -669,7 +669,8 @@ impl State {
                 tracing::info!("a supervisor of node proxies has ended; another one has its pods");
             }
             None if was_met => tracing::warn!(
-                "the supervisor of node proxies has ended; its pods wait for the next one"
+                "the supervisor of node proxies has ended; new connections of its pods wait for \
+                 the next one"
             ),
             _ => {}
         }

@@ -84,10 +84,10 @@ impl Flows {
         if settings.source == FlowMetricsSource::Off {
             match remove() {
                 Ok(removed) if removed.is_empty() => tracing::info!("flows are not accounted for"),
-                Ok(_) => tracing::info!("flows are not accounted for any more"),
+                Ok(_) => tracing::info!("flow metrics have been turned off"),
                 Err(error) => {
                     let error = chain(&error);
-                    tracing::warn!(error, "programs that account for flows cannot be removed");
+                    tracing::warn!(error, "the programs of flow metrics cannot be removed");
                 }
             }
             return Self(None);
@@ -102,8 +102,10 @@ impl Flows {
         match Ledger::resume((&owner, cgroup), settings, |line| tracing::warn!("{line}")) {
             Ok((ledger, earlier)) => {
                 match earlier {
-                    EarlierMaps::New => tracing::info!("flows are accounted for"),
-                    EarlierMaps::Kept => tracing::info!("flows: the counters go on"),
+                    EarlierMaps::New => tracing::info!("flow metrics are on"),
+                    EarlierMaps::Kept => {
+                        tracing::info!("flows: the counters of the earlier agent continue")
+                    }
                     EarlierMaps::Replaced => {
                         tracing::warn!("flows: counters of another version were dropped");
                     }
@@ -163,7 +165,7 @@ impl Flows {
         if failed.is_some() && failed != known.and_then(|known| known.failed) {
             let name = format!("{}/{}", pod.namespace, pod.name);
             let why = failed.as_deref().unwrap_or_default();
-            tracing::warn!(pod = name, "its flows are not accounted for as it asks: {why}");
+            tracing::warn!(pod = name, "the flow metrics of a pod differ from its settings: {why}");
         }
         lock(&node.pods).insert(pod.uid.clone(), EnrolledPod { failed, ..wanted });
     }

@@ -185,7 +185,7 @@ impl PodSource {
                 WatchReport::Resumed => continue,
                 WatchReport::Failed(error) => {
                     let error = leno_program::chain(&error);
-                    tracing::warn!(error, "namespaces cannot be followed; tried again");
+                    tracing::warn!(error, "cannot watch namespaces; retrying");
                     continue;
                 }
             };
@@ -232,7 +232,7 @@ impl PodSource {
                     self.metrics.followed.store(false, Ordering::Relaxed);
                     self.metrics.watch_failures.fetch_add(1, Ordering::Relaxed);
                     let error = leno_program::chain(&error);
-                    tracing::warn!(error, "pods cannot be followed; tried again");
+                    tracing::warn!(error, "cannot watch pods; retrying");
                 }
             }
         }

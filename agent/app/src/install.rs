@@ -53,7 +53,7 @@ impl Installation {
                 Err(error) => {
                     let error = format!("{error:#}");
                     if logged.as_ref() != Some(&error) {
-                        tracing::error!(error, "the CNI plugin cannot be installed; tried again");
+                        tracing::error!(error, "cannot install the CNI plugin; retrying");
                         logged = Some(error);
                     }
                 }
@@ -68,7 +68,7 @@ impl Installation {
         let fresh = self.put_binary(binary)?;
         let file = self.active()?.with_context(|| {
             let folder = self.configuration.display();
-            format!("{folder} has no configuration yet: install the cluster's network")
+            format!("{folder} has no CNI configuration yet: install the cluster's network plugin")
         })?;
         let text = read(&file)?;
         let action = || format!("the CNI configuration {}", file.display());
@@ -259,6 +259,6 @@ mod tests {
         let plugin = entry(Path::new("/s"), Path::new("/k"), &[]);
         let error =
             node.installation.put(&node.folder.path().join("leno-cni"), &plugin).unwrap_err();
-        assert!(error.to_string().contains("has no configuration yet"), "{error:#}");
+        assert!(error.to_string().contains("has no CNI configuration yet"), "{error:#}");
     }
 }

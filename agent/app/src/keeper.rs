@@ -124,7 +124,7 @@ impl Keeper {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
         let missing = || {
-            let message = format!("its network namespace {} is not there", netns.display());
+            let message = format!("its network namespace {} does not exist", netns.display());
             CaptureFailure::new(FailureReason::Refused, message)
         };
         let done = NetnsId::of(netns).ok_or_else(missing).inspect_err(|f| self.count(f));
@@ -220,7 +220,7 @@ impl Keeper {
         brokers.serve(placed, &at).map_err(|error| {
             CaptureFailure::new(
                 FailureReason::Unserved,
-                format!("its broker cannot be started: {error}"),
+                format!("cannot start its broker: {error}"),
             )
         })
     }
@@ -355,7 +355,9 @@ impl Keeper {
                 });
             }
             // If the pod still runs, the next round captures it.
-            Ok(None) => tracing::warn!(pod, "was captured by an earlier agent and is not any more"),
+            Ok(None) => {
+                tracing::warn!(pod, "was captured by an earlier agent and is no longer captured")
+            }
             Err(error) => tracing::error!(pod, error = chain(&error), "cannot be taken over"),
         }
     }
@@ -471,7 +473,7 @@ impl Keeper {
             self.records.write(&record).map_err(|error| {
                 CaptureFailure::new(
                     FailureReason::Record,
-                    format!("its record cannot be written: {error}"),
+                    format!("cannot write its record: {error}"),
                 )
             })?;
             match self.one(place, record, (backend, origin)) {
@@ -512,19 +514,23 @@ impl Keeper {
         }
         // A node proxy is not in the pod's user namespace, so it has the same user in any case.
         if pod.own_users && pod.group.is_none() {
-            return Err("with hostUsers: false its proxy is another user to the kernel".to_owned());
+            return Err(
+                "with hostUsers: false, the kernel sees its proxy as another user: remove \
+                 hostUsers: false, or use another backend"
+                    .to_owned(),
+            );
         }
         if origin == CaptureOrigin::Reconciled && self.host.proxy_listens(&pod.uid) {
             return Err(
-                "its proxy listens already, and only listeners that begin to are noticed; \
-                        restart the pod"
+                "its proxy listens already, and only listeners that are opened later can be \
+                 captured: restart the pod"
                     .to_owned(),
             );
         }
         let Some(cgroup) = self.host.pod_cgroup(&pod.uid) else {
             return Err(
-                "the pod has no control group of version 2 on this node; mount cgroup2 at \
-                        /sys/fs/cgroup, or at /sys/fs/cgroup/unified"
+                "the pod has no control group of version 2 on this node: mount cgroup2 at \
+                 /sys/fs/cgroup, or at /sys/fs/cgroup/unified"
                     .to_owned(),
             );
         };
@@ -549,7 +555,7 @@ impl Keeper {
         if (kept.captured.backend() == Backend::Ebpf || kept.record.is_alive())
             && let Err(error) = kept.captured.release()
         {
-            tracing::warn!(pod, error = chain(&error), "cannot be released; tried again later");
+            tracing::warn!(pod, error = chain(&error), "cannot be released; retrying later");
             place.0 = Some(kept);
             return Err(error);
         }

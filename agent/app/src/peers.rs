@@ -97,7 +97,7 @@ pub(crate) async fn follow(client: Client, flows: Arc<Flows>, metrics: Arc<Metri
             let name = match found {
                 Ok(name) => name,
                 Err(error) => {
-                    tracing::debug!(%ip, error, "the API server does not tell whose address this is");
+                    tracing::debug!(%ip, error, "the API server knows no pod with this address");
                     break;
                 }
             };

@@ -130,7 +130,7 @@ impl CaptureRecords {
             match fs::read_to_string(&path).map(|text| serde_json::from_str(&text)) {
                 Ok(Ok(record)) => all.push(record),
                 Ok(Err(error)) => {
-                    tracing::warn!(file = %path.display(), %error, "a record is not understood");
+                    tracing::warn!(file = %path.display(), %error, "a record of a captured pod cannot be parsed");
                 }
                 // The file was removed since the directory was listed.
                 Err(error) => tracing::debug!(file = %path.display(), %error, "a record is gone"),

@@ -39,7 +39,10 @@ const MAX_CHANGES: usize = 64;
 /// Runs until SIGTERM or SIGINT. Captured pods stay captured.
 pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     if flags.name.is_empty() {
-        bail!("which node is this? Set LENO_NODE to the pod's spec.nodeName, or give --node");
+        bail!(
+            "the name of the node is missing: set LENO_NODE to the pod's spec.nodeName, or pass \
+             --node"
+        );
     }
     let settings = flags.flows.settings().map_err(|error| anyhow::anyhow!("{error}"))?;
     let metrics = Arc::new(Metrics::default());
@@ -108,7 +111,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("ends; captured pods stay captured");
+    tracing::info!("ending; captured pods stay captured");
     Ok(())
 }
 
@@ -206,7 +209,7 @@ fn reconcile_one(keeper: &Keeper, retry: &Mutex<RetryQueue>, pod: &Pod) {
             let is_new = lock(retry).failed(&pod.uid, failed.to_string(), Instant::now());
             if is_new {
                 let pod = format!("{}/{}", pod.namespace, pod.name);
-                tracing::error!(pod, "cannot be captured, tried again: {failed}");
+                tracing::error!(pod, "cannot be captured, retrying: {failed}");
             }
         }
     }
@@ -230,11 +233,17 @@ pub(crate) fn cleanup(node: &NodeFlags) -> anyhow::Result<()> {
     left.extend(unfinished(&node.state.join("pods"))?);
     match leno_capture::unmount_unused() {
         Ok(true) => {}
-        Ok(false) => tracing::info!("somebody else's programs are pinned below /run/leno/bpf"),
+        Ok(false) => tracing::info!(
+            "programs of another installation are pinned below \
+             /run/leno/bpf and stay"
+        ),
         Err(error) => left.push(leno_program::chain(&error)),
     }
     if !left.is_empty() {
-        bail!("this is left on the node: {}; call this again", left.join("; "));
+        bail!(
+            "not everything could be removed from the node: {}: run leno-agent cleanup again",
+            left.join("; ")
+        );
     }
     // The folder may contain files of another program, such as a mesh of `leno up`. Then it is not removed.
     let _others = std::fs::remove_dir(&node.state);

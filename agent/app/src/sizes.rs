@@ -48,7 +48,7 @@ pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usua
             WatchReport::Event(_) | WatchReport::Resumed => continue,
             WatchReport::Failed(error) => {
                 let error = leno_program::chain(&error);
-                tracing::warn!(error, "the node's annotations cannot be followed; tried again");
+                tracing::warn!(error, "cannot watch the node's annotations; retrying");
                 continue;
             }
         };
@@ -63,7 +63,7 @@ pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usua
             // The same error is only reported once, although the object changes often because of its status.
             Err(why) if refused.as_ref() == Some(&why) => {}
             Err(why) => {
-                tracing::warn!("the sizes for flows stay as they are: {why}");
+                tracing::warn!("the sizes for flows are unchanged: {why}");
                 refused = Some(why);
             }
         }

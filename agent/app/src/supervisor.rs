@@ -202,7 +202,7 @@ pub(crate) fn run(flags: SuperviseFlags) -> anyhow::Result<()> {
 /// Waits until another supervisor has taken over the pods, then until open streams have ended, for as long as the grace
 /// period permits. The brokers keep the listeners.
 async fn finish(served: &SharedPods) {
-    tracing::info!(pods = served.borrow().pods.len(), "was asked to end");
+    tracing::info!(pods = served.borrow().pods.len(), "received a signal to end");
     announce(served, OwnEnding::Serves).await;
     let longest = served.borrow().longest_handover();
     let latest = tokio::time::Instant::now() + longest;
@@ -298,7 +298,7 @@ async fn follow(served: &SharedPods, socket: &Path, began_ms: u64) {
                 served.borrow_mut().is_removed = error.kind() == io::ErrorKind::NotFound;
                 if !failing {
                     failing = true;
-                    tracing::warn!(%error, socket = %socket.display(), "the agent cannot be reached; tried again");
+                    tracing::warn!(%error, socket = %socket.display(), "cannot reach the agent; retrying");
                 }
             }
         }

@@ -29,7 +29,7 @@ pub enum CaptureChoice {
 
 /// A text that names neither a backend nor `auto`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a way of capture: use auto, ebpf, nftables or iptables")]
+#[error("{0:?} is not a capture backend: use auto, ebpf, nftables or iptables")]
 pub struct UnknownBackend(String);
 
 impl Backend {

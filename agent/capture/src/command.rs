@@ -45,7 +45,7 @@ pub(crate) fn inside_new<T: Send>(
 ) -> Result<T, Error> {
     on_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)
-            .map_err(|errno| Error::io("make a network namespace")(errno.into()))?;
+            .map_err(|errno| Error::io("create a network namespace")(errno.into()))?;
         work()
     })
 }
@@ -165,7 +165,7 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> 
 /// kernel releases it.
 fn abandon(mut child: Child) {
     if let Err(error) = child.kill() {
-        tracing::warn!(pid = child.id(), %error, "cannot kill a command that is out of time");
+        tracing::warn!(pid = child.id(), %error, "cannot kill a command that exceeded its time limit");
     }
     thread::spawn(move || child.wait());
 }

@@ -29,8 +29,8 @@ pub enum Error {
     },
     /// A system command did not end in time, and was killed.
     #[error(
-        "{command} did not end within {limit:?} and was killed; is another program changing the \
-         same rules?"
+        "{command} did not end within {limit:?} and was killed: check whether another program \
+         changes the same rules at the same time"
     )]
     CommandTimeout {
         /// The command line.
@@ -43,8 +43,8 @@ pub enum Error {
     Prefix(std::net::IpAddr, u8),
     /// The workload's proxy is configured to carry datagrams, which this backend cannot capture.
     #[error(
-        "{0} cannot capture datagrams, which leno.dev/udp asks for: use leno.dev/capture: ebpf, or leno.dev/udp: off and no \
-         port with appProtocol leno.dev/udp"
+        "{0} cannot capture datagrams, which leno.dev/udp requires: set leno.dev/capture: ebpf, or \
+         set leno.dev/udp: off and declare no port with appProtocol leno.dev/udp"
     )]
     Datagrams(Backend),
     /// No backend works here, or the requested one does not.

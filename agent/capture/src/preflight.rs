@@ -77,7 +77,7 @@ impl Drop for EmptyGroup {
 fn in_namespaces<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     let inside = || {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
-            .map_err(|errno| Error::io("make namespaces to try programs in")(errno.into()))?;
+            .map_err(|errno| Error::io("create namespaces to try programs in")(errno.into()))?;
         let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(None::<&str>, "/", None::<&str>, private, None::<&str>)
             .map_err(|errno| Error::io("keep mounts from the machine")(errno.into()))?;
@@ -100,7 +100,7 @@ fn try_in_namespaces() -> Result<Trial, Error> {
     };
     let others = hooks::others(&open(root)?);
     let path = root.join(format!("leno-check-{}", std::process::id()));
-    fs::create_dir(&path).map_err(Error::io("make a control group"))?;
+    fs::create_dir(&path).map_err(Error::io("create a control group"))?;
     let group = EmptyGroup(path);
     let hooks = hooks::try_each(&open(&group.0)?, &netns)?;
     Ok(Trial { cgroup2, bpffs, hooks, others })
@@ -146,8 +146,8 @@ fn stand_in(report: &ProbeReport) -> Option<Backend> {
 /// A finding about something that is missing for capture with eBPF.
 fn lacks_capture(check: Check, why: &str, report: &ProbeReport) -> CheckResult {
     match stand_in(report) {
-        Some(backend) => check.warning(format!("{why}; {backend} captures in its place")),
-        None => check.bad(format!("{why}; nothing captures in its place")),
+        Some(backend) => check.warning(format!("{why}; {backend} captures instead")),
+        None => check.bad(format!("{why}; no other backend works either")),
     }
 }
 
@@ -160,12 +160,13 @@ fn btf(report: &ProbeReport) -> CheckResult {
     if report.btf {
         return check.good("the kernel describes its types");
     }
-    let why = "the kernel does not describe its types, so no program can be fitted to it";
+    let why = "the kernel does not describe its types (BTF), so no program can be adapted to it";
     lacks_capture(check, why, report).remedy("use one with CONFIG_DEBUG_INFO_BTF=y")
 }
 
 fn capabilities(report: &ProbeReport) -> CheckResult {
-    let check = Check::new("capabilities", "Does this process have those that capture needs?");
+    let check =
+        Check::new("capabilities", "Does this process have the capabilities that capture needs?");
     let lacking = report.capabilities.iter().filter(|one| !one.held).map(|one| one.name);
     let lacking: Vec<&str> = lacking.collect();
     if lacking.is_empty() {
@@ -210,7 +211,7 @@ fn hook(tried: &ProgramTrial, report: &ProbeReport) -> CheckResult {
                 ProgramRole::Flows if tried.hook.starts_with("tp_btf/") => {
                     check.warning(format!("{why}; dropped packets are not counted"))
                 }
-                ProgramRole::Flows => check.warning(format!("{why}; flows are not accounted for")),
+                ProgramRole::Flows => check.warning(format!("{why}; there are no flow metrics")),
             }
         }
     }
@@ -219,7 +220,7 @@ fn hook(tried: &ProgramTrial, report: &ProbeReport) -> CheckResult {
 /// A finding about programs of other owners on a hook: whether they and Leno's programs both run.
 fn shared(others: &OtherPrograms, is_refused: bool) -> CheckResult {
     let subject = format!("others at {}", others.hook);
-    let check = Check::new(subject, "Do programs of others share the hook with Leno's?");
+    let check = Check::new(subject, "Do other programs share the hook with Leno's?");
     let names: Vec<String> =
         others.programs.iter().map(|(name, id)| format!("{name} (id {id})")).collect();
     let names = names.join(", ");
@@ -230,17 +231,17 @@ fn shared(others: &OtherPrograms, is_refused: bool) -> CheckResult {
              127.0.0.1 or ::1 as its destination"
         )),
         HookSharing::Overridden => {
-            let text = "attached with BPF_F_ALLOW_OVERRIDE, so not run for workloads of Leno, whose programs are in \
-                        their place";
+            let text = "attached with BPF_F_ALLOW_OVERRIDE, so Leno's programs replace them for \
+                        its workloads";
             let finding = check.warning(format!("{names}: {text}"));
             finding.remedy(format!("if they are needed, {owner}"))
         }
         HookSharing::Exclusive if is_refused => {
-            let text = "attached for this machine alone, so the kernel refuses any other";
+            let text = "attached exclusively, so the kernel rejects further programs";
             check.warning(format!("{names}: {text}")).remedy(owner)
         }
         HookSharing::Exclusive => {
-            check.good(format!("{names}: do not keep Leno's from being attached"))
+            check.good(format!("{names}: do not prevent Leno's programs from being attached"))
         }
     }
 }
@@ -266,13 +267,15 @@ fn memory() -> CheckResult {
     let limit = limit.and_then(|rest| rest.split_whitespace().next()).unwrap_or("unknown");
     let told = if limit == "unlimited" { limit.to_owned() } else { format!("{limit} bytes") };
     match leno_bpf::flows::try_memory() {
-        Ok(()) => check
-            .good(format!("the table of flows has room in its usual size (RLIMIT_MEMLOCK {told})")),
+        Ok(()) => check.good(format!(
+            "there is memory for the flow table in its default size (RLIMIT_MEMLOCK \
+             {told})"
+        )),
         Err(error) => {
             let why = error.reason();
-            check.warning(format!("{why}; flows are not accounted for")).remedy(format!(
-                "raise RLIMIT_MEMLOCK ({told}; counts before Linux 5.11) or the memory limit of the control group, \
-                 or lower --flow-map-size"
+            check.warning(format!("{why}; there are no flow metrics")).remedy(format!(
+                "raise RLIMIT_MEMLOCK ({told}; applies before Linux 5.11) or the memory limit of \
+                 the control group, or lower --flow-map-size"
             ))
         }
     }
@@ -282,7 +285,9 @@ fn run_times() -> CheckResult {
     let check = Check::new("run times", "Can the kernel measure what programs cost?");
     match leno_bpf::RunTimeCounting::start() {
         Ok(_counting) => check.good("the kernel can measure what programs cost"),
-        Err(error) => check.warning(format!("{}; programs run unmeasured", error::chain(&error))),
+        Err(error) => {
+            check.warning(format!("{}; the CPU time of programs is unknown", error::chain(&error)))
+        }
     }
 }
 
@@ -291,8 +296,8 @@ fn cookies() -> CheckResult {
     match leno_bpf::has_netns_cookies() {
         true => check.good("network namespaces have them"),
         false => check.warning(
-            "network namespaces have none (before Linux 5.14): a capture holds for processes of its control \
-             group in any namespace, and flows tell namespaces apart by inode",
+            "network namespaces have none (before Linux 5.14): a capture applies to processes of \
+             its control group in every namespace, and flows distinguish namespaces by inode",
         ),
     }
 }

@@ -68,7 +68,7 @@ impl ProbeReport {
             Some(report) if report.backend == Backend::Ebpf => {
                 "the kernel accepts the programs; it costs nothing per packet".to_owned()
             }
-            Some(_) => format!("the first that works; {}", refusals(&backends)),
+            Some(_) => format!("the first that works: {}", refusals(&backends)),
             None => format!("no backend works; {}", refusals(&backends)),
         };
         Self {
@@ -118,9 +118,9 @@ fn try_backend(backend: Backend) -> BackendReport {
     let tried = match backend {
         Backend::Ebpf => try_ebpf().map(|()| "the kernel verified every program"),
         Backend::Nftables => command::inside_new(|| nftables::install(&made_up()))
-            .map(|()| "the rules were accepted in a namespace of their own"),
+            .map(|()| "the kernel accepted the rules in a temporary namespace"),
         Backend::Iptables => command::inside_new(|| iptables::install(&made_up()))
-            .map(|()| "the rules were accepted in a namespace of their own"),
+            .map(|()| "the kernel accepted the rules in a temporary namespace"),
     };
     match tried {
         Ok(reason) => BackendReport { backend, usable: true, reason: reason.to_owned() },
@@ -169,7 +169,7 @@ fn place(kind: &str, mounted: Result<Option<PathBuf>, Error>) -> String {
     match mounted {
         Ok(Some(at)) => format!("mounted at {}", at.display()),
         Ok(None) if is_known(kind) => {
-            format!("not mounted; will be, below {}", mounts::PRIVATE)
+            format!("not mounted, but will be below {}", mounts::PRIVATE)
         }
         Ok(None) => "the kernel has none".to_owned(),
         Err(error) => error.chain(),

@@ -127,7 +127,7 @@ impl CniError {
     /// Standard input could not be read.
     #[must_use]
     pub fn unreadable(why: &str) -> Self {
-        Self::new("", Self::DECODE, "the configuration cannot be read", why)
+        Self::new("", Self::DECODE, "the configuration cannot be parsed", why)
     }
 
     /// The JSON that the specification requires.
@@ -150,7 +150,8 @@ pub fn run(environment: &CniEnvironment, input: &str) -> Result<String, CniError
         return Ok(json!({"cniVersion": version, "supportedVersions": VERSIONS}).to_string());
     }
     if !VERSIONS.contains(&version.as_str()) {
-        let details = format!("it is {version:?}; {} are spoken", VERSIONS.join(", "));
+        let details =
+            format!("the configuration has {version:?}: use one of {}", VERSIONS.join(", "));
         return Err(CniError::new("", CniError::VERSION, "cniVersion is not supported", details));
     }
     match environment.command.as_str() {
@@ -172,8 +173,8 @@ pub fn run(environment: &CniEnvironment, input: &str) -> Result<String, CniError
 fn add(environment: &CniEnvironment, configuration: &Configuration) -> Result<String, CniError> {
     let version = &configuration.cni_version;
     let Some(result) = &configuration.prev_result else {
-        let message = "leno-cni makes no network of its own";
-        let details = "put it after the plugins that do, as the last of a list";
+        let message = "leno-cni creates no network itself";
+        let details = "put it last in the list, after the plugins that create the network";
         return Err(CniError::new(version, CniError::CONFIGURATION, message, details));
     };
     let Some(request) = request(CniCommand::Add, environment, configuration) else {
@@ -190,8 +191,8 @@ fn add(environment: &CniEnvironment, configuration: &Configuration) -> Result<St
         Err(error) => {
             let message = "this pod has a proxy, and the mesh's agent of this node does not answer";
             let details = format!(
-                "{}: {error}; look at the DaemonSet leno-agent, or at `leno-agent cleanup` where the \
-                 mesh is gone",
+                "{}: {error}: check the DaemonSet leno-agent; if the mesh was removed, run \
+                 `leno-agent cleanup` on this node",
                 configuration.socket.display()
             );
             Err(CniError::new(version, CniError::TRY_AGAIN, message, details))
@@ -206,7 +207,7 @@ fn check(environment: &CniEnvironment, configuration: &Configuration) -> Result<
     // Even if the agent does not answer, the capture is still in the kernel.
     match ask(&configuration.socket, &request, SHORT_LIMIT) {
         Ok(PluginAnswer { error: Some(why), .. }) => {
-            let message = "this pod should be captured and is not";
+            let message = "this pod is not captured, although it should be";
             Err(CniError::new(&configuration.cni_version, CniError::TRY_AGAIN, message, why))
         }
         _ => Ok(String::new()),

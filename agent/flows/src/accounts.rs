@@ -609,7 +609,7 @@ fn is_private(ip: IpAddr) -> bool {
 
 /// The error for a workload whose frames should be counted but that has no outer interface.
 fn no_port() -> Error {
-    let why = "no interface of the machine leads to it, as that of a veth pair does";
+    let why = "no interface of this machine is the other end of its interface, as with a veth pair";
     Error::Io { action: "count its frames".to_owned(), source: io::Error::other(why) }
 }
 

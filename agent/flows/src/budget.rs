@@ -101,7 +101,7 @@ impl fmt::Display for CpuBudget {
 
 impl fmt::Display for UnknownBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no share of the machine's CPU: write for example 1% or 0.5%", self.0)
+        write!(f, "{:?} is not a share of the machine's CPU: write for example 1% or 0.5%", self.0)
     }
 }
 
@@ -140,13 +140,13 @@ pub struct LevelChange {
 impl fmt::Display for LevelChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.level {
-            FlowLevel::Full => "each connection is accounted for",
-            FlowLevel::Packets => "frames are counted, and no requests read from them",
-            FlowLevel::Sockets => "connections that begin are read from sockets, and no frames",
+            FlowLevel::Full => "each connection is counted",
+            FlowLevel::Packets => "frames are counted, but no requests are read from them",
+            FlowLevel::Sockets => "new connections are counted from sockets, and no frames",
             FlowLevel::Aggregated => {
-                "connections that begin are added to the sums of their pairs, and not listed"
+                "new connections are added to the sums of their pairs, and not listed"
             }
-            FlowLevel::Off => "connections that begin are not accounted for",
+            FlowLevel::Off => "new connections are not counted",
         };
         let cost = (self.cost * MILLION).round() / 1e4;
         if let Some((namespace, workload)) = &self.of {
@@ -486,7 +486,7 @@ mod tests {
         };
         assert_eq!(
             step.to_string(),
-            "took 1.34% of the CPU, more than 1%: connections that begin are added to the sums of their \
+            "took 1.34% of the CPU, more than 1%: new connections are added to the sums of their \
              pairs, and not listed"
         );
         step.of = Some(("shop".to_owned(), "web".to_owned()));

@@ -129,7 +129,7 @@ impl Ledger {
                 held.sizes = sizes;
                 let (flows, events) = (sizes.flows(), sizes.events());
                 (self.say)(&format!(
-                    "flows: the table holds {flows} now, and {events} changes wait"
+                    "flows: the table can now hold {flows} flows, and the ring {events} changes"
                 ));
             }
             Err(error) => (self.say)(&format!("flows: {}", chain(error))),

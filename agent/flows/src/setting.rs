@@ -63,7 +63,7 @@ impl fmt::Display for UnknownFlowMetricsSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no source of flow metrics: use sockets, packets, requests or off",
+            "{:?} is not a source of flow metrics: use sockets, packets, requests or off",
             self.0
         )
     }

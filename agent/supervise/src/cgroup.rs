@@ -112,7 +112,8 @@ impl Cgroup {
             if Instant::now() > deadline {
                 let left: Vec<String> = self.processes().iter().map(Pid::to_string).collect();
                 return Err(Error::Survive(format!(
-                    "processes {} in {} survive SIGKILL: look at their stacks in /proc",
+                    "processes {} in {} survive SIGKILL: /proc/PID/stack shows where the kernel \
+                     holds them",
                     left.join(", "),
                     self.0.display()
                 )));

@@ -327,7 +327,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let host = Rc::clone(&self.host);
         let newest = RefCell::new(None);
         let start = || -> Result<RunningProcess, H::Error> {
-            let what = || "cannot make a socket for orders".to_owned();
+            let what = || "cannot create a socket for orders".to_owned();
             let (near, far) = Channel::pair().map_err(Error::os(what))?;
             let running = host.start(far)?;
             let near = AsyncChannel::new(near).map_err(Error::os(what))?;
@@ -385,7 +385,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         self.host.has_hung();
         let (group, members) = (&self.name, self.members.len());
         self.host.say(&format!(
-            "the proxy of group {group} ({members} served), process {pid}, {how}: it is killed, and started again"
+            "the proxy of group {group} ({members} served), process {pid}, {how}: it is killed and \
+             restarted"
         ));
     }
 
@@ -608,7 +609,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             let pause = pause(member.stalls);
             member.stalls = member.stalls.saturating_add(1);
             self.host.say(&format!(
-                "the thread of {name} in the proxy of group {} has stalled; another thread takes its new connections",
+                "the thread of {name} in the proxy of group {} has stalled; another thread accepts \
+                 its new connections",
                 self.name
             ));
             // The process can serve the member with another thread, because new connections are waiting.
@@ -663,7 +665,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             }
             LifeEvent::Failed(error, wait) => {
                 let (why, when, group) = (chain(error), after(*wait), &self.name);
-                self.host.say(&format!("the proxy of group {group}: {why}; trying again {when}"));
+                self.host.say(&format!("the proxy of group {group}: {why}; retrying {when}"));
             }
             LifeEvent::Started(_)
             | LifeEvent::Over(_)

@@ -27,7 +27,10 @@ impl FromStr for ProcessSharing {
             "service-account" => Ok(Self::ServiceAccount),
             "namespace" => Ok(Self::Namespace),
             "node" => Ok(Self::Node),
-            _ => Err(format!("{text:?}: use workload, service-account, namespace or node")),
+            _ => Err(format!(
+                "{text:?} is not a share: use workload, service-account, namespace or \
+                 node"
+            )),
         }
     }
 }

@@ -24,7 +24,10 @@ fn a_bpffs_that_another_mount_hides_is_not_used() {
     assert_eq!(check("mount -t bpf bpf /sys/fs/bpf"), "mounted at /sys/fs/bpf");
     for hiding in ["/sys/fs/bpf", "/sys/fs"] {
         let found = check(&format!("mount -t bpf bpf /sys/fs/bpf && mount -t tmpfs none {hiding}"));
-        assert_eq!(found, "not mounted; will be, below /run/leno", "hidden by a mount at {hiding}");
+        assert_eq!(
+            found, "not mounted, but will be below /run/leno",
+            "hidden by a mount at {hiding}"
+        );
     }
 }
 

@@ -69,7 +69,8 @@ fn not_started(program: &Path, error: io::Error) -> io::Error {
         return error;
     }
     let why = format!(
-        "{} is missing: use an image with leno-broker beside leno-agent, or name it with --broker-binary",
+        "{} does not exist: use an image with leno-broker beside leno-agent, or pass its path with \
+         --broker-binary",
         program.display()
     );
     io::Error::new(io::ErrorKind::NotFound, why)

@@ -137,7 +137,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     first.follow(&pod(Some("all")), || sandbox.place(), || None);
     assert_eq!(frames(&first), 0, "an annotation that is not understood leaves the default");
     let why = lock(&first.0.as_ref().unwrap().pods)["u"].failed.clone().unwrap();
-    assert!(why.contains("\"all\" is no source of flow metrics"), "{why}");
+    assert!(why.contains("\"all\" is not a source of flow metrics"), "{why}");
     first.follow(&pod(Some("packets")), || sandbox.place(), || None);
     let counted = more_than(&first, 0, &sandbox);
     let page: serde_json::Value =

@@ -87,7 +87,7 @@ impl Keeper {
         let place = briefly(&place)?;
         let counters = place.0.as_ref()?.captured.counters();
         let noted = counters.inspect_err(|error| {
-            tracing::debug!(uid, error = chain(error), "its counters are not known");
+            tracing::debug!(uid, error = chain(error), "its counters are unknown");
         });
         noted.ok()
     }

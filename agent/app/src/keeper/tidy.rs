@@ -32,7 +32,7 @@ impl Keeper {
         if self.uses_ebpf()
             && let Err(error) = self.prune_pins()
         {
-            tracing::warn!(error = chain(&error), "cannot unpin what ended pods left");
+            tracing::warn!(error = chain(&error), "cannot remove the pins of ended pods");
         }
         // A second reference to a slot means that another thread works on that pod.
         let has_pod = |place: &super::CaptureSlot| place.0.is_some();
@@ -117,7 +117,11 @@ impl Keeper {
             });
             if let Some(Err(error)) = passes {
                 // The release, which comes next, tries again and reports the error.
-                tracing::debug!(uid = record.uid, error, "captures on until it is released");
+                tracing::debug!(
+                    uid = record.uid,
+                    error,
+                    "continues to be captured until it is released"
+                );
             }
         }
         if !records.is_empty() {
@@ -135,7 +139,10 @@ impl Keeper {
             _ => Ok(()),
         };
         let backend = record.backend().ok_or_else(|| {
-            format!("was captured by {:?}, which this version does not know", record.backend)
+            format!(
+                "was captured by {:?}, a backend that this version does not support",
+                record.backend
+            )
         })?;
         release(backend).map_err(|error| chain(&error))?;
         if lives {

@@ -33,7 +33,11 @@ pub(super) fn of(spec: Option<&PodSpec>) -> String {
     let text = if all.is_empty() { String::new() } else { json!(all).to_string() };
     let bytes = Value::from(text.as_str()).to_string().len();
     if bytes > MAX_LENGTH {
-        tracing::warn!(bytes, MAX_LENGTH, "the probes of a pod are too long to be answered");
+        tracing::warn!(
+            bytes,
+            MAX_LENGTH,
+            "the probes of a pod are too long to be served by its proxy"
+        );
         return String::new();
     }
     text

@@ -76,16 +76,16 @@ pub(super) async fn serve(listener: TcpListener, served: SharedPods) {
 pub(super) fn not_ready(served: &mut ServedPodTable) -> Option<&'static str> {
     let waits = |pod: &super::ServedPod| !pod.serving && pod.joined.elapsed() < SERVING_PATIENCE;
     if served.ending != OwnEnding::No {
-        return Some("it ends: another supervisor serves the pods, or is to");
+        return Some("this supervisor is ending: another one serves the pods, or will");
     }
     if served.was_ready {
         return None;
     }
     if served.agent.is_none() {
-        return Some("not connected to the agent of this node: look at the DaemonSet leno-agent");
+        return Some("not connected to the agent of this node: check the DaemonSet leno-agent");
     }
     if served.pods.values().any(waits) {
-        return Some("pods are about to be served: their proxies get their certificates");
+        return Some("not all pods are served yet: their proxies are waiting for certificates");
     }
     served.was_ready = true;
     None

@@ -59,7 +59,12 @@ pub(super) fn rules(all: PromotionRules, pod: &PlacedPod) -> PromotionRules {
 pub(super) fn has_used(served: &SharedPods, of: (&str, u64), used: CpuUse) {
     if judge(served, of, |promotion| promotion.used(Instant::now(), used)) {
         let (uid, percent) = (of.0, used.percent());
-        tracing::warn!(uid, percent, "a pod keeps its node proxy busy: it gets one of its own");
+        tracing::warn!(
+            uid,
+            percent,
+            "a pod uses much CPU in its node proxy: it gets a node proxy \
+             of its own"
+        );
         go(served, uid);
     }
 }
@@ -107,7 +112,8 @@ fn judge(
             of = full.label(),
             MAX_PROMOTED,
             MAX_PROMOTED_OF_NAMESPACE,
-            "a busy pod keeps sharing its process: the limit of pods with a process of their own is reached"
+            "a busy pod stays in its shared process: the limit of pods with a process of their own \
+             is reached"
         );
         counts.held_back(full);
         pod.promotion.has_joined(Instant::now());
@@ -143,7 +149,7 @@ pub(super) fn goes_back(served: &SharedPods, (uid, number): (&str, u64)) {
         }
         pod.promotion.goes_back(now);
     }
-    tracing::info!(uid, "a pod is quiet: it shares a node proxy again");
+    tracing::info!(uid, "a pod uses little CPU: it shares a node proxy again");
     go(served, uid);
 }
 
