@@ -156,7 +156,7 @@ func (m mesh) diagnoses() {
 	// The list of services that a workload calls must not be readable from the network.
 	outside := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+m.output(m.t, "get", "pods", "-n", "shop",
 		"-l", "app=shopper", "-o", "jsonpath={.items[0].status.podIP}")+":15020/config")
-	if !strings.Contains(outside, "served on loopback only") {
+	if !strings.Contains(outside, "served only on loopback") {
 		m.t.Errorf("a stranger is told %s", outside)
 	}
 	said, err := m.leno("diagnostics", "proxy", "-n", "default", "stranger").CombinedOutput()

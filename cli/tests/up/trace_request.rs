@@ -174,7 +174,7 @@ fn bodies_are_shown_where_the_mesh_permits_it_and_nowhere_else() {
     };
     let refused = trace(&mesh, &["--bodies"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    assert!(err(&refused).contains("it needs --tap-bodies"), "{refused:?}");
+    assert!(err(&refused).contains("permit it with leno up --tap-bodies"), "{refused:?}");
 
     drop(mesh);
     let mesh = Mesh::start_by(&yaml, "exec \"$0\" \"$@\" --tap-bodies");

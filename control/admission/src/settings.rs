@@ -559,7 +559,7 @@ mod tests {
         // Traces are off, so the access log that would go to their collector is off as well.
         assert_eq!(log("otlp", ""), None);
         for (annotation, what) in [
-            (r#""leno.dev/proxy-access-log":"json:state""#, "\"state\" is no field: use time, "),
+            (r#""leno.dev/proxy-access-log":"json:state""#, "\"state\" is not a field: use time, "),
             (r#""leno.dev/proxy-access-log":"otlp""#, "set leno.dev/proxy-traces too"),
         ] {
             let wrong = of("", annotation).unwrap_err().to_string();

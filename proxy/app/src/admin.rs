@@ -53,9 +53,11 @@ pub(crate) async fn answer(
         return respond(status, TEXT, reason);
     }
     match request.uri().path() {
-        "/live" if state.hangs() => {
-            respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "a thread of connections hangs\n")
-        }
+        "/live" if state.hangs() => respond(
+            StatusCode::SERVICE_UNAVAILABLE,
+            TEXT,
+            "a worker thread does not respond: see the proxy's log\n",
+        ),
         "/live" => respond(StatusCode::OK, TEXT, "live\n"),
         "/ready" => readiness(state.not_ready()),
         "/drain" => {

@@ -24,7 +24,7 @@ pub(crate) async fn until_marked() -> anyhow::Result<()> {
         if !complained && Instant::now() >= complain {
             complained = true;
             tracing::warn!(
-                "not captured yet: does leno-agent run on this node, and what does it log?"
+                "not captured yet: check that leno-agent runs on this node, and its log"
             );
         }
         tokio::time::sleep(LOOK).await;

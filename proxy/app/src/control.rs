@@ -36,7 +36,7 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         trust_domain,
     });
     let application_identity = match flags.workload_api {
-        Some(_) => Some(client.application().context("--workload-api takes a --token")?),
+        Some(_) => Some(client.application().context("--workload-api needs --token")?),
         None => None,
     };
     let keyring = Keyring::new();
@@ -99,7 +99,7 @@ async fn follow(
                 directory.uses(&certificate);
             }
             Err(error) => {
-                tracing::error!(%error, "a certificate that was issued cannot be used");
+                tracing::error!(%error, "the issued certificate cannot be used");
             }
         }
     }

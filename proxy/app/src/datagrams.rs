@@ -81,7 +81,7 @@ impl DatagramSockets {
     pub(crate) async fn bind() -> anyhow::Result<Self> {
         let destinations = PlaceholderDestinations::new().await;
         let destinations: Rc<dyn Destinations> =
-            Rc::new(OfKernel(destinations.context("asking the kernel programs")?));
+            Rc::new(OfKernel(destinations.context("querying the kernel programs of the capture")?));
         let mark = ProcessMark::random();
         let captured =
             both_families(ports::OUTBOUND, async |v6, port| bind_captured(v6, port).await).await?;

@@ -167,7 +167,10 @@ impl Exporter {
             if made == TRIES || !failed.is_temporary {
                 let what = self.signal.name();
                 let error = failed.why;
-                tracing::warn!(error, "{what} are lost: the collector does not take them");
+                tracing::warn!(
+                    error,
+                    "{what} are lost, because the collector does not accept them"
+                );
                 break;
             }
             sleep(pause).await;

@@ -73,7 +73,10 @@ fn mtls(Proxy { spec, .. }: &Proxy) -> anyhow::Result<MtlsMode> {
         if spec.identity.is_some() { MtlsMode::Permissive } else { MtlsMode::Disabled };
     let mtls = spec.mtls.unwrap_or(default_mode);
     if mtls != MtlsMode::Disabled && spec.identity.is_none() {
-        bail!("mtls: {mtls} needs spec.identity: give certificate, key and roots, or say disabled");
+        bail!(
+            "mtls: {mtls} needs an identity: set spec.identity with certificate, key and roots, \
+             or set mtls: disabled"
+        );
     }
     Ok(mtls)
 }
@@ -81,7 +84,8 @@ fn mtls(Proxy { spec, .. }: &Proxy) -> anyhow::Result<MtlsMode> {
 fn check_application(application: Option<SocketAddr>, listen: SocketAddr) -> anyhow::Result<()> {
     if application == Some(listen) {
         bail!(
-            "spec.inbound: application {listen} is where the proxy itself listens; write the application's address"
+            "spec.inbound: application {listen} is an address on which the proxy itself listens: \
+             write the application's address"
         );
     }
     Ok(())
@@ -122,8 +126,12 @@ fn only_proxy<'a>(documents: &'a Documents, file: &Path) -> anyhow::Result<&'a P
     });
     match (proxies.next(), proxies.next()) {
         (Some(proxy), None) => Ok(proxy),
-        (None, _) => bail!("{}: has no document of kind Proxy (leno.dev/v1alpha1)", file.display()),
-        (Some(_), Some(_)) => bail!("{}: has more than one Proxy", file.display()),
+        (None, _) => {
+            bail!("{}: has no document of kind Proxy (leno.dev/v1alpha1): add one", file.display())
+        }
+        (Some(_), Some(_)) => {
+            bail!("{}: has more than one Proxy document: keep one", file.display())
+        }
     }
 }
 
@@ -159,7 +167,7 @@ fn check_targets(documents: &Documents, index: &Index) -> anyhow::Result<()> {
                 let shared = |limit: &RateLimitSpec| limit.scope == Some(LimitScope::Global);
                 if of.spec.limits.iter().any(shared) {
                     let (file, place) = (&located.file, located.place);
-                    bail!("{file}:{place}: scope: Global needs a control plane: leave it out");
+                    bail!("{file}:{place}: scope: Global needs a control plane: remove it");
                 }
                 (&of.metadata.namespace, &of.spec.target_refs)
             }

@@ -116,7 +116,9 @@ impl Guests {
         };
         match stream.into_std() {
             Ok(stream) => permit.send(Visit { stream, ends }),
-            Err(error) => tracing::error!(%error, "a connection cannot be given to another thread"),
+            Err(error) => {
+                tracing::error!(%error, "a connection cannot be handed to another thread")
+            }
         }
         Ok(())
     }
@@ -218,7 +220,7 @@ async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
         tokio::select! {
             Some(Visit { stream, ends }) = visits.recv() => match TcpStream::from_std(stream) {
                 Ok(stream) => planes.serve_here(stream, ends, Duration::ZERO),
-                Err(error) => tracing::error!(%error, "a connection of a neighbour is lost"),
+                Err(error) => tracing::error!(%error, "a connection from another workload of this process is lost"),
             },
             Some(command) = asked.recv() => planes.answer(command),
             _ended = ended.wait_for(|ended| *ended) => return,

@@ -56,7 +56,7 @@ fn wait((limit, pause): (Duration, Duration), done: impl Fn() -> bool) -> Result
     let begin = Instant::now();
     while !done() {
         if begin.elapsed() > limit {
-            bail!("waited for {limit:?}");
+            bail!("the wait exceeded {limit:?}");
         }
         sleep(pause);
     }

@@ -54,7 +54,10 @@ fn main() -> ExitCode {
 fn start(flags: Flags) -> Result<(), ProgramFailure> {
     panics::install();
     leno_confine::close_memory().map_err(|error| {
-        ProgramFailure::error(format!("cannot close its memory to others: {error}"))
+        ProgramFailure::error(format!(
+            "cannot protect the memory of this process from others: \
+             {error}"
+        ))
     })?;
     // This must run before TLS is used, and before the process is confined, because the module tests itself.
     leno_crypto::select(flags.tls_profile)

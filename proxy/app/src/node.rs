@@ -131,7 +131,8 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     });
     LocalSet::new().block_on(&runtime, async {
         let orders = AsyncChannel::new(orders.into()).context(
-            "standard input is not the socket of a supervisor: leno up starts node proxies",
+            "standard input is not the socket of a supervisor: leno up and leno-agent supervise \
+             start node proxies",
         )?;
         let orders = Rc::new(orders);
         // These tasks end with the runtime.
@@ -149,7 +150,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                     Ok(None) => return Ok(()),
                     // A supervisor of a later version may send other orders.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                        tracing::warn!(%error, "an order of the supervisor is not understood");
+                        tracing::warn!(%error, "an order of the supervisor is unknown");
                     }
                     Err(error) => return Err(error).context("reading orders"),
                 },
@@ -323,7 +324,8 @@ fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, com
                 tracing::warn!(
                     workload,
                     MAX_LEAVING,
-                    "streams are cut: of those that are finished this workload has most"
+                    "streams are cut: too many streams of replaced workloads are still open, and \
+                     this workload has most of them"
                 );
                 first.cut = true;
                 first.end.send_replace(Departure::Succeeded);
@@ -361,7 +363,10 @@ fn join(
     common: &Rc<Common>,
 ) -> anyhow::Result<()> {
     let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
-        bail!("its channel has not arrived: the process has no descriptor left");
+        bail!(
+            "its channel has not arrived, because the process has no file descriptor left: raise \
+             its limit of open files"
+        );
     };
     let served = members.values().filter(|member| !member.leaving).count();
     // A workload that comes from another process may be one of many that move between two processes. As many others
@@ -369,7 +374,7 @@ fn join(
     // workloads that move. If none moves, there are never more than the normal limit.
     let most = usize::from(MAX_MEMBERS).saturating_mul(if succeeds { 2 } else { 1 });
     if served >= most {
-        bail!("this process serves no more than {MAX_MEMBERS}");
+        bail!("this process serves at most {MAX_MEMBERS} workloads");
     }
     let (end, ends) = watch::channel(Departure::Replaced);
     let (common, name) = (Rc::clone(common), format!("{}/{}", member.namespace, member.name));
@@ -410,14 +415,14 @@ async fn tell(
             }
             let (workers, workloads) = common.stalled();
             if workloads > MAX_STALLED || workers > MAX_STALLED_WORKERS {
-                bail!("{workers} threads of {workloads} workloads do not come round");
+                bail!("{workers} threads of {workloads} workloads do not respond");
             }
         }
     }
     match orders.send_within(Duration::MAX, &event, &[]).await {
         // The loop that reads orders notices that the supervisor has ended.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        sent => sent.context("telling the supervisor"),
+        sent => sent.context("reporting to the supervisor"),
     }
 }
 
@@ -514,7 +519,8 @@ async fn handed(
     let mut all = |role| sorted.remove(&role).unwrap_or_default();
     let (outbound, inbound) = (all(SocketRole::Outbound), all(SocketRole::Inbound));
     let announcements = all(SocketRole::Announcements).pop();
-    let mut one = |role| all(role).pop().with_context(|| format!("a broker offers no {role:?}"));
+    let mut one =
+        |role| all(role).pop().with_context(|| format!("a broker offers no socket for {role:?}"));
     let (admin, diagnosis, probe) =
         (one(SocketRole::Admin)?, one(SocketRole::Diagnosis)?, one(SocketRole::Probe)?);
     let (namespace, ended) = HandedNamespace::new(

@@ -139,7 +139,7 @@ impl Pulse {
         // SAFETY: the function takes numbers and touches no memory.
         if unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, LAST) } != 0 {
             let error = std::io::Error::last_os_error();
-            tracing::warn!(%error, "a worker that stalls keeps its priority");
+            tracing::warn!(%error, "cannot lower the priority of a stalled worker");
         }
     }
 }

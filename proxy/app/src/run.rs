@@ -44,7 +44,7 @@ pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
     reclaim::find_stack();
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_io_events_per_tick(MAX_EVENTS).on_thread_park(reclaim::before_wait);
-    builder.build().context("making the runtime of the control thread")
+    builder.build().context("creating the runtime of the control thread")
 }
 
 /// Runs until a signal or `/drain` ends it.
@@ -88,8 +88,10 @@ async fn live(flags: &Flags) -> anyhow::Result<()> {
 /// The channel to the supervisor, at standard input.
 fn supervisor() -> anyhow::Result<Rc<AsyncChannel>> {
     let input = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
-    let channel = AsyncChannel::new(input.into())
-        .context("standard input is not the socket of a supervisor: leno up starts such proxies")?;
+    let channel = AsyncChannel::new(input.into()).context(
+        "standard input is not the socket of a supervisor: leno up starts proxies with \
+         --supervised",
+    )?;
     Ok(Rc::new(channel))
 }
 
@@ -215,8 +217,9 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     tracing::error!(
         instance = %setup.instance,
         cpu_ms = worker.pulse.cpu().as_millis(),
-        "the thread of a workload's connections does not come round: another one takes the new connections. Report this \
-         with the stack of the thread (`gdb -p PID -batch -ex 'thread apply all bt'`)"
+        "the worker thread of a workload does not respond, and another one accepts new \
+         connections: report this with the stack of the thread (`gdb -p PID -batch -ex 'thread \
+         apply all bt'`)"
     );
     reports.has_stalled(&worker.pulse);
     if let Some(guests) = &setup.guests {
@@ -242,9 +245,9 @@ fn watch_workers(state: &Rc<State>) {
                 state.stalled.update(|stalled| stalled.saturating_add(1));
                 tracing::error!(
                     cpu_ms = worker.pulse.cpu().as_millis(),
-                    "a thread of this proxy's connections does not come round: where a supervisor or a kubelet watches it, it is \
-                     started again if that goes on. Report this with the stack of the thread (`gdb -p PID -batch -ex 'thread \
-                     apply all bt'`)"
+                    "a worker thread of this proxy does not respond, and a supervisor or a kubelet \
+                     restarts the proxy if this continues: report this with the stack of the \
+                     thread (`gdb -p PID -batch -ex 'thread apply all bt'`)"
                 );
                 worker.pulse.until_it_comes_round().await;
                 state.stalled.update(|stalled| stalled.saturating_sub(1));
@@ -358,7 +361,11 @@ async fn drain(
         };
         let busy = until_idle(state, Duration::ZERO, (began, bound), departure).await;
         if busy > 0 {
-            tracing::warn!(busy, "drained for as long as allowed: cutting the rest");
+            tracing::warn!(
+                busy,
+                "the drain has reached its time limit: closing the remaining \
+                 connections"
+            );
             return OpenStreams::Cut;
         }
         OpenStreams::Ended
@@ -375,7 +382,7 @@ fn report(setup: &Setup, state: MemberState) {
     let Some(supervisor) = &setup.supervisor else { return };
     if let Err(error) = supervisor.send(&MemberReport { number: 0, state }, &[]) {
         // If the supervisor has ended, this process ends, too.
-        tracing::error!(%error, ?state, "the supervisor cannot be told");
+        tracing::error!(%error, ?state, "cannot report to the supervisor");
     }
 }
 
@@ -466,10 +473,11 @@ async fn ordered(supervisor: Option<&AsyncChannel>) -> Departure {
             Ok(None) => return std::future::pending().await,
             // A supervisor of a later version may send other orders.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(%error, "an order of the supervisor is not understood");
+                tracing::warn!(%error, "an order of the supervisor is unknown");
             }
             Err(error) => {
-                tracing::error!(%error, "orders cannot be read: this proxy leaves its workload to no other process");
+                tracing::error!(%error, "cannot read orders, so this proxy cannot hand its \
+                                         workload over");
                 return std::future::pending().await;
             }
         }

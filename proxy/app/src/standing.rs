@@ -66,7 +66,7 @@ impl Standing {
                     Err(error) => {
                         registry.count(Counter::OutboundRenewalFailed);
                         let (server, identity) = (due.server, &due.identity);
-                        tracing::info!(%error, %server, %identity, "connections were not renewed");
+                        tracing::info!(%error, %server, %identity, "clients did not renew their connections");
                     }
                 }
             }

@@ -265,7 +265,7 @@ impl State {
             match now {
                 same if same == before => {}
                 Removal::None => {
-                    tracing::warn!(%before, "the mesh stays: its removal was taken back")
+                    tracing::warn!(%before, "the mesh stays: its removal was cancelled")
                 }
                 step => tracing::warn!(%step, "the mesh is being removed"),
             }

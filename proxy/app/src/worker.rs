@@ -409,7 +409,7 @@ impl Sockets {
             None => (bind(&plan.outbound)?, bind(&plan.inbound)?),
         };
         let passage = plan.is_waypoint.then(Passage::open).transpose();
-        let passage = passage.context("listening for the own connections")?;
+        let passage = passage.context("listening for the proxy's own connections")?;
         let datagrams = match plan.datagrams {
             true => Some(DatagramSockets::bind().await?),
             false => None,
@@ -442,7 +442,7 @@ fn max_tunnels(plan: &Plan) -> usize {
 /// The memory in which this worker counts requests. The aggregator of flows can read it, if the kernel supports that.
 fn memory() -> WorkerMemory {
     WorkerMemory::shared().unwrap_or_else(|error| {
-        tracing::warn!(%error, "the aggregator of flows cannot read requests");
+        tracing::warn!(%error, "cannot share the counts of requests with the flow metrics");
         WorkerMemory::private()
     })
 }

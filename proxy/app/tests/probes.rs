@@ -267,14 +267,14 @@ fn grpc_and_tcp_are_asked_and_silence_has_an_end() {
         "silent/readiness": {"grpc": {}, "port": silent_port, "timeoutSeconds": 1},
     }));
     let answer = |text: &str| text.to_owned();
-    assert_eq!(proxy.probe("all/liveness"), (200, answer("the application says SERVING")));
-    assert_eq!(proxy.probe("stock/liveness"), (200, answer("the application says SERVING")));
-    assert_eq!(proxy.probe("ill/liveness"), (503, answer("the application says NOT_SERVING")));
+    assert_eq!(proxy.probe("all/liveness"), (200, answer("the application reports SERVING")));
+    assert_eq!(proxy.probe("stock/liveness"), (200, answer("the application reports SERVING")));
+    assert_eq!(proxy.probe("ill/liveness"), (503, answer("the application reports NOT_SERVING")));
     assert_eq!(proxy.probe("other/liveness"), (503, answer("the application's grpc-status is 5")));
     assert_eq!(proxy.probe("tcp/liveness"), (200, answer("connected")));
     assert_eq!(proxy.probe("dead/liveness").0, 503);
     for kind in ["liveness", "readiness"] {
-        let silence = answer("no answer of the application within 1s");
+        let silence = answer("the application did not answer within 1s");
         assert_eq!(proxy.probe(&format!("silent/{kind}")), (503, silence));
     }
 }

@@ -49,7 +49,8 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: Flags) -> anyhow::Result<()> {
-    leno_confine::close_memory().context("cannot close its memory to others")?;
+    leno_confine::close_memory()
+        .context("cannot protect the memory of this process from others")?;
     broker::run(flags)
 }
 

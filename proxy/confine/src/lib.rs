@@ -137,10 +137,13 @@ impl fmt::Display for Unenforced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PartOfLandlock => {
-                "this kernel knows a part of Landlock: files are restricted by it"
+                "this kernel supports a part of Landlock, and files are restricted by that part"
             }
-            Self::Landlock => "this kernel has no Landlock (5.13): files are not restricted by it",
-            Self::Seccomp => "this kernel has no seccomp: system calls are not restricted",
+            Self::Landlock => {
+                "this kernel has no Landlock (Linux 5.13), so files are not \
+                 restricted"
+            }
+            Self::Seccomp => "this kernel has no seccomp, so system calls are not restricted",
         })
     }
 }
@@ -152,7 +155,7 @@ pub enum ConfineError {
     #[error("restricting files by Landlock")]
     Files(#[from] RulesetError),
     /// The filter cannot be built for this architecture.
-    #[error("making the filter of system calls")]
+    #[error("creating the filter of system calls")]
     Filter(#[source] BackendError),
     /// The kernel refuses the filter.
     #[error("restricting system calls")]

@@ -189,7 +189,8 @@ impl ApplicationIdentity {
         let fits = |one: &Option<Arc<Certificate>>| one.as_deref().is_some_and(call.fits);
         let is_there = timeout(FIRST_WAIT, certificates.wait_for(fits)).await.is_ok();
         if !is_there {
-            let reason = "the control plane has issued no certificate that holds: see the log of the pod's proxy";
+            let reason = "the control plane has issued no valid certificate: see the log of the \
+                          pod's proxy";
             // If the client has gone, it needs no error.
             let _gone = responses.send(Err(Status::unavailable(reason))).await;
             return;

@@ -61,11 +61,13 @@ enum Unusable {
     File(PathBuf, #[source] io::Error),
     #[error("{0} {1}")]
     Content(PathBuf, &'static str),
-    #[error("the certificate in {0} is not that of {1}")]
+    #[error("the certificate in {0} does not belong to {1}")]
     Identity(PathBuf, Identity),
-    #[error("the certificate in {0} has ended or ends soon: the kubelet has not renewed it")]
+    #[error(
+        "the certificate in {0} has expired or expires soon, and the kubelet has not renewed it"
+    )]
     Ends(PathBuf),
-    #[error("the certificate in {0} is signed by a key that signs no more, or is revoked")]
+    #[error("the certificate in {0} is signed by a replaced key, or is revoked")]
     Outdated(PathBuf),
     #[error("the control plane does not accept the certificate in {0}")]
     Refused(PathBuf),
@@ -192,7 +194,7 @@ fn read(
     let key = PrivatePkcs8KeyDer::from_pem_slice(&credentials)
         .map_err(|_| bad("has no private key (PKCS #8) in PEM"))?;
     let leaf = chain_der.first().and_then(|leaf| X509Certificate::from_der(leaf).ok());
-    let (_, leaf) = leaf.ok_or_else(|| bad("begins with what is no X.509 certificate"))?;
+    let (_, leaf) = leaf.ok_or_else(|| bad("does not begin with an X.509 certificate"))?;
     let own = KeyPair::try_from(&key).map_err(|_| bad("has a private key that cannot be used"))?;
     if leaf.public_key().raw != own.subject_public_key_info() {
         return Err(bad("has a certificate that does not belong to its key"));
@@ -204,8 +206,8 @@ fn read(
     if validity.ends_soon(now) {
         return Err(Unusable::Ends(files.credentials.clone()));
     }
-    let issuer =
-        issuer(&leaf).ok_or_else(|| bad("has a certificate that names no issuer's key"))?;
+    let issuer = issuer(&leaf)
+        .ok_or_else(|| bad("has a certificate that does not name its issuer's key"))?;
     let published_der = if has_bundle { Vec::new() } else { roots(&files.roots)? };
     Ok(Certificate {
         key_der: key.secret_pkcs8_der().to_vec(),

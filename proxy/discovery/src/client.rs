@@ -152,7 +152,12 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
         };
         let wait = backoff.wait();
         let wait_ms = wait.as_millis();
-        tracing::warn!(reason, wait_ms, "no discovery; the last good state stays in use");
+        tracing::warn!(
+            reason,
+            wait_ms,
+            "no connection to the control plane; the last valid state \
+             stays in use"
+        );
         sleep(wait).await;
     }
 }

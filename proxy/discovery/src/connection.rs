@@ -45,7 +45,8 @@ pub enum ConnectError {
     Tls(SocketAddr, #[source] io::Error),
     /// By this machine's clock, the control plane's certificate is not valid yet or has expired.
     #[error(
-        "the TLS handshake with {0} failed because of the time: check the clocks of this machine and of the control plane's"
+        "the TLS handshake with {0} failed because of the time: check the clocks of this machine \
+         and of that of the control plane"
     )]
     Clock(SocketAddr, #[source] io::Error),
     /// HTTP/2 failed.
@@ -127,7 +128,7 @@ fn roots(settings: &Settings, own: Option<&Certificate>) -> Result<RootCertStore
         roots.add(certificate.into()).map_err(ConnectError::Config)?;
     }
     if roots.is_empty() {
-        return Err(failed(io::Error::other("it holds no certificate")));
+        return Err(failed(io::Error::other("it contains no certificate")));
     }
     Ok(roots)
 }

@@ -69,10 +69,10 @@ pub enum IdentityError {
     #[error("cannot read the token in {0}")]
     Token(PathBuf, #[source] io::Error),
     /// Certificates come from a Workload API, so there is no token.
-    #[error("there is no token: certificates come from a Workload API")]
+    #[error("there is no token, because certificates come from a Workload API")]
     NoToken,
     /// The key or the certificate request could not be made.
-    #[error("cannot make a certificate request")]
+    #[error("cannot create a certificate request")]
     Request(#[source] rcgen::Error),
     /// There is no connection to the control plane.
     #[error("cannot reach the control plane")]
@@ -84,7 +84,7 @@ pub enum IdentityError {
     #[error("no certificate within {ISSUE_TIMEOUT:?}")]
     Timeout,
     /// The response is not a certificate.
-    #[error("the control plane's answer is unusable: {0}")]
+    #[error("the control plane's response cannot be used: {0}")]
     Answer(&'static str),
 }
 
@@ -290,7 +290,7 @@ fn certificate(
         .ok()
         .and_then(|seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)))
         .filter(|end| *end > SystemTime::now())
-        .ok_or(IdentityError::Answer("the certificate has ended already; check the clocks"))?;
+        .ok_or(IdentityError::Answer("the certificate has already expired: check the clocks"))?;
     Ok(Certificate {
         chain_der: answer.chain.into_iter().map(Vec::from).collect(),
         key_der: key.serialize_der(),

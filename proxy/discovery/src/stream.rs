@@ -54,7 +54,7 @@ pub(crate) enum StreamError {
     Status(tonic::Status),
     #[error("the control plane ended the stream")]
     Closed,
-    #[error("the control plane did not take a request within {SEND_TIMEOUT:?}")]
+    #[error("the control plane did not accept a request within {SEND_TIMEOUT:?}")]
     Stalled,
 }
 
@@ -121,7 +121,7 @@ pub(crate) async fn run<'a>(
                 Ok(connection) => return Ok(Opened { connection, after: Some(this) }),
                 Err(error) => {
                     let reason = crate::chain(&error);
-                    tracing::warn!(reason, "no second connection; this stream goes on until its end");
+                    tracing::warn!(reason, "no second connection; this stream continues until its end");
                     next = None;
                 }
             },
@@ -259,11 +259,11 @@ fn take(live: &Live, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest 
         USED_SERVICES_TYPE => uses(live, response),
         TRUST_BUNDLE_TYPE => trust(live, response),
         RECONNECT_TYPE => Vec::new(),
-        other => vec![format!("{other:?} was not asked for")],
+        other => vec![format!("{other:?} was not requested")],
     };
     if !problems.is_empty() {
         let mut message = problems.join("; ");
-        tracing::warn!(problems = message, "refused a part of what the control plane sent");
+        tracing::warn!(problems = message, "rejected a part of a response of the control plane");
         live.count_nack();
         message.truncate(message.floor_char_boundary(MAX_REASON));
         answer.error_detail = Some(Status { code: INVALID_ARGUMENT, message });

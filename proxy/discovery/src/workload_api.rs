@@ -40,7 +40,7 @@ enum Mismatch {
     )]
     Identity { address: WorkloadApiAddress, issued: String, expected: Identity },
     #[error(
-        "the Workload API at {0} has sent a certificate that has ended already: check the clocks"
+        "the Workload API at {0} has sent a certificate that has already expired: check the clocks"
     )]
     Ended(WorkloadApiAddress),
 }
@@ -56,7 +56,7 @@ pub(crate) async fn follow(
         let error = take_all(client, (address, identity), &mut backoff).await;
         let wait = backoff.wait();
         let (cause, wait_ms) = (crate::chain(&error), wait.as_millis());
-        tracing::warn!(error = cause, wait_ms, "no certificates; trying again");
+        tracing::warn!(error = cause, wait_ms, "no certificates; retrying");
         sleep(wait).await;
     }
 }

@@ -334,7 +334,7 @@ async fn hbone(shared: &Worker, client: Peeked<TcpStream>) -> Option<Accepted> {
 async fn renewal(shared: &Worker, stream: TlsStream) {
     if let Err(error) = shared.parts.tls.take_renewal(stream).await {
         shared.parts.registry.count(Counter::InboundRenewalFailed);
-        tracing::info!(%error, "a client has renewed no connections");
+        tracing::info!(%error, "a client did not renew its connections");
     }
 }
 

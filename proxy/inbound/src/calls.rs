@@ -34,7 +34,7 @@ const RETRY_INFO: &[u8] = b"/google.rpc.RetryInfo";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The mesh could not reach the service, or the service itself failed.
-    #[error("it is not reached, or has failed")]
+    #[error("it cannot be reached, or has failed")]
     Unavailable,
     /// The service answered that the call failed.
     #[error("it answers with the status {code} of gRPC")]
@@ -45,7 +45,7 @@ pub enum CallError {
         is_to_be_retried: bool,
     },
     /// The answer is too long, or violates the protocol.
-    #[error("its answer cannot be read")]
+    #[error("its response cannot be parsed")]
     Answer,
     /// The mesh refused the request: the service's own policies deny this workload.
     #[error("the mesh refuses the request")]
@@ -118,7 +118,7 @@ impl GrpcConnection {
         succeeded(response.headers())?;
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let body = body.map_err(|error| {
-            tracing::debug!(%error, "the answer to a call of the proxy's own cannot be read");
+            tracing::debug!(%error, "the response to a call of the proxy itself cannot be parsed");
             CallError::Answer
         })?;
         match body.trailers() {
@@ -230,7 +230,7 @@ fn of_mesh(
     is_refusal: impl Fn(&HeaderMap) -> bool,
 ) -> Result<(), CallError> {
     let Some(cause) = response.headers().get("leno-error") else { return Ok(()) };
-    tracing::debug!(?cause, "a service is not reached by the proxy itself");
+    tracing::debug!(?cause, "the proxy itself cannot reach a service");
     match is_refusal(response.headers()) {
         true => Err(CallError::Refused),
         false => Err(CallError::Unavailable),
@@ -238,6 +238,6 @@ fn of_mesh(
 }
 
 fn unavailable(error: hyper::Error) -> CallError {
-    tracing::debug!(%error, "a service is not reached by the proxy itself");
+    tracing::debug!(%error, "the proxy itself cannot reach a service");
     CallError::Unavailable
 }

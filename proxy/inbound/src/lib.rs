@@ -86,7 +86,7 @@ pub use limit::LimitTable;
 pub use probe::{ProbeAnswers, ProbeMatch};
 
 /// The reason for denying all clients before the first policy.
-const NO_POLICY: &str = "no policy has come yet";
+const NO_POLICY: &str = "no policy has been received yet";
 
 /// The parts of one worker's inbound side.
 #[derive(Debug)]
@@ -297,7 +297,8 @@ impl Inbound {
             Ok(destination) => destination,
             Err(error) => {
                 parts.registry.count(Counter::InboundDestinationMissing);
-                tracing::warn!(%error, "no original destination: is the workload captured?");
+                tracing::warn!(%error, "no original destination: check that the workload is \
+                                        captured (leno diagnostics capture)");
                 stream.reset_on_drop();
                 return None;
             }
@@ -321,7 +322,7 @@ impl Inbound {
         }
         if is_alone && !matches!(accepted, Accepted::Hbone { .. }) {
             parts.registry.count(Counter::InboundTunnelRefused);
-            tracing::info!(client = %client.address, "refused: a waypoint serves clients of HBONE alone");
+            tracing::info!(client = %client.address, "refused: a waypoint serves only clients that use HBONE");
             accepted.reset();
             return None;
         }

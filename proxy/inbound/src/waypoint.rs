@@ -33,7 +33,7 @@ const MAX_FRONTS: usize = 4096;
 /// How long a service without clients is kept.
 const FRONT_IDLE: Duration = Duration::from_secs(300);
 /// Why clients are denied if this proxy is no longer the waypoint of their service.
-const NO_LONGER: &str = "this proxy is the waypoint of the service no longer";
+const NO_LONGER: &str = "this proxy is no longer the waypoint of the service";
 
 /// Why a tunnel does not lead to a service of this waypoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

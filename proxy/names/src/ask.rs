@@ -24,13 +24,13 @@ const MAX_DATAGRAM: usize = 4_096;
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The host is not a valid name.
-    #[error("{0:?} is not a name")]
+    #[error("{0:?} is not a DNS name")]
     NotAName(String),
     /// There is no resolver to query.
     #[error("/etc/resolv.conf names no resolver")]
     NoResolver,
     /// A resolver responds with an error.
-    #[error("the resolver says {0}")]
+    #[error("the resolver answers {0}")]
     Refused(&'static str),
     /// The resolver cannot be reached.
     #[error("resolver {0}")]

@@ -40,13 +40,13 @@ pub(crate) enum OpenError {
     Outside(Arc<str>, SocketAddr, #[source] HandshakeError),
     #[error("{0}")]
     Origination(#[from] OriginationError),
-    #[error("policy allows no more connections to the service")]
+    #[error("the TrafficPolicy permits no more connections to the service")]
     Full,
-    #[error("{0} is where this proxy itself listens")]
+    #[error("{0} is an address on which this proxy itself listens")]
     Loop(SocketAddr),
     #[error("HBONE with {0}")]
     Tunnel(SocketAddr, #[source] TunnelError),
-    #[error("the waypoint {0} cannot be asked for a service without an address")]
+    #[error("the waypoint {0} cannot be used for a service without an address")]
     Waypoint(SocketAddr),
 }
 

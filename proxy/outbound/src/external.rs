@@ -83,7 +83,7 @@ impl Outside {
     pub(crate) fn new(how: &Origination) -> Rc<Self> {
         let originator = Originator::new(how);
         if let Err(error) = &originator {
-            tracing::warn!(policy = %how.source, %error, "nothing can be sent to this service");
+            tracing::warn!(policy = %how.source, %error, "this service cannot be reached");
         }
         Rc::new(Self { how: how.clone(), originator })
     }
@@ -103,16 +103,20 @@ pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
             "external-wrong-name; remedy=\"set hostname or subjectAltNames of the BackendTLSPolicy to a name of the certificate\""
         }
         b"external-expired" => {
-            "external-expired; remedy=\"the server needs a new certificate, or a clock is wrong\""
+            "external-expired; remedy=\"renew the certificate of the server, or correct the \
+             clocks\""
         }
         b"external-authorities-missing" => {
-            "external-authorities-missing; remedy=\"make the ConfigMap of the BackendTLSPolicy, with certificates in ca.crt\""
+            "external-authorities-missing; remedy=\"create the ConfigMap of the BackendTLSPolicy, \
+             with certificates in ca.crt\""
         }
         b"external-tls-failed" => {
-            "external-tls-failed; remedy=\"does the server speak TLS on this port? without a BackendTLSPolicy it is called in clear\""
+            "external-tls-failed; remedy=\"check that the server speaks TLS on this port; without \
+             a BackendTLSPolicy it is called in plaintext\""
         }
         b"connect-unreachable" => {
-            "connect-unreachable; remedy=\"no route leads there: a pod or node that is gone, or, under leno up, what --uplink leads to\""
+            "connect-unreachable; remedy=\"no route leads there: check whether the pod or node \
+             still exists; under leno up, add --uplink for other networks\""
         }
         _ => cause,
     }

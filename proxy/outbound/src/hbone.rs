@@ -44,7 +44,7 @@ pub(crate) enum TunnelError {
     Connect(Rc<OpenError>),
     #[error("the server's proxy refuses the tunnel with status {0}")]
     Status(u16),
-    #[error("the proxy there serves neither this workload nor this service")]
+    #[error("the proxy at that address serves neither this workload nor this service")]
     Elsewhere,
     #[error("the server's proxy refuses this one's certificate")]
     Certificate,

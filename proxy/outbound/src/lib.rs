@@ -260,7 +260,8 @@ impl Outbound {
                 Ok(OrigDst(original)) => self.destinations.get(canonical(original)),
                 Err(error) => {
                     self.shared.registry.count(Counter::OutboundDestinationMissing);
-                    tracing::warn!(%error, "no original destination: is the workload captured?");
+                    tracing::warn!(%error, "no original destination: check that the workload is \
+                                            captured (leno diagnostics capture)");
                     stream.reset_on_drop();
                     return;
                 }
@@ -286,7 +287,8 @@ impl Outbound {
                 self.serve_by(route, &destination, client).await;
             }
             Ok(_) => {
-                tracing::info!(%service, "refused: this proxy is not the service's waypoint, or no longer");
+                tracing::info!(%service, "refused: this proxy is not, or no longer, the waypoint \
+                                          of the service");
                 client.reset();
             }
             Err(error) => opaque::left(&self.shared, destination.original(), client, &error),
@@ -333,7 +335,8 @@ impl Outbound {
                 self.shared.registry.count(Counter::OutboundUnresolved);
                 tracing::warn!(
                     destination = %to.original(),
-                    "refused: the control plane does not say what is there, and it may be in the mesh"
+                    "refused: the control plane has not resolved the address, which may be in the \
+                     mesh"
                 );
                 client.reset();
             }

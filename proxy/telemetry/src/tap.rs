@@ -114,7 +114,7 @@ pub struct TooManyTaps;
 
 impl fmt::Display for TooManyTaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{MAX_TAPS} taps are open, as many as a proxy has: close one of them")
+        write!(f, "{MAX_TAPS} taps are open at this proxy, which is the limit: close one of them")
     }
 }
 

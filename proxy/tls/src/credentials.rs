@@ -40,7 +40,7 @@ pub type FederatedRoots = BTreeMap<TrustDomain, Vec<CertificateDer<'static>>>;
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// The text is not PEM, or not PEM of this kind.
-    #[error("the {0} cannot be read as PEM")]
+    #[error("the {0} is not valid PEM")]
     Pem(&'static str, #[source] rustls_pki_types::pem::Error),
     /// The chain or bundle is empty.
     #[error("no certificate in the {0}")]

@@ -52,10 +52,10 @@ pub struct Originator {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OriginationError {
     /// The policy has no usable authorities.
-    #[error("no authority to check the server's certificate by: {0}")]
+    #[error("no certificate authority to verify the server's certificate with: {0}")]
     Roots(Arc<str>),
     /// The host name is not valid for TLS.
-    #[error("{0:?} is no name of a server")]
+    #[error("{0:?} is not a valid server name")]
     Name(Arc<str>),
 }
 
@@ -125,7 +125,7 @@ fn roots(of: &Roots) -> Result<Arc<RootCertStore>, OriginationError> {
             let certificates = certificates.iter().map(|der| CertificateDer::from(der.as_slice()));
             let (added, _ignored) = roots.add_parsable_certificates(certificates);
             match added {
-                0 => Err(OriginationError::Roots("the given ones cannot be read".into())),
+                0 => Err(OriginationError::Roots("the configured ones cannot be parsed".into())),
                 _ => Ok(Arc::new(roots)),
             }
         }

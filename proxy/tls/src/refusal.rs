@@ -12,14 +12,14 @@ pub enum Refusal {
     #[error("no certificate")]
     NoCertificate,
     /// The certificate is not an X.509 certificate.
-    #[error("the certificate cannot be read")]
+    #[error("the certificate cannot be parsed")]
     Malformed,
     /// The certificate is not signed by any root of the trust bundle.
     #[error("the certificate is not issued by this mesh")]
     UnknownIssuer,
     /// The issuer has a root's name but another key, or the peer does not have the certificate's
     /// key.
-    #[error("a signature does not fit")]
+    #[error("a signature does not verify")]
     BadSignature,
     /// The certificate has expired. One of the two clocks may be wrong.
     #[error("the certificate has expired, if the clock of this machine is right")]
@@ -37,7 +37,7 @@ pub enum Refusal {
     #[error("the certificate has {0} URIs where one is allowed")]
     SeveralIdentities(usize),
     /// The certificate's URI is not a SPIFFE identity in the form that the mesh uses.
-    #[error("the certificate's URI is no identity")]
+    #[error("the certificate's URI is not an identity")]
     NotAnIdentity(#[source] IdentityError),
     /// The certificate belongs to another trust domain.
     #[error("the certificate is of trust domain {presented}, expected {expected}")]

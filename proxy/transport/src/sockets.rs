@@ -314,8 +314,8 @@ impl Namespace {
                         tracing::warn!(
                             ipv6,
                             udp,
-                            "no descriptor is left for sockets of a workload, whose new connections fail: raise the \
-                             limit of open files of the node proxy"
+                            "no file descriptor is left for sockets of a workload, so its new \
+                             connections fail: raise the limit of open files of the node proxy"
                         );
                     }
                     stock.lost.set(is_lost);
@@ -418,7 +418,8 @@ pub async fn udp(ipv6: bool) -> io::Result<Socket> {
     if known(|known| !known.makes_udp) == Some(true) {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "the workload's broker is of an earlier version, which makes no sockets of UDP: start the workload again",
+            "the workload's broker is of an earlier version, which creates no UDP sockets: restart \
+             the workload",
         ));
     }
     match taken(SocketKind { ipv6, udp: true }).await {

@@ -57,7 +57,7 @@ impl Caller {
     ) -> Option<AdminResponse> {
         let refused = |status, why: &'static str| Some(respond(status, TEXT, why));
         if matches!(self, Self::Loopback(_)) && !names_this_server(request) {
-            let why = "the Host must be an IP address or localhost\n";
+            let why = "the Host header must be an IP address or localhost\n";
             return refused(StatusCode::MISDIRECTED_REQUEST, why);
         }
         match (request.uri().path(), self) {
@@ -65,12 +65,15 @@ impl Caller {
                 StatusCode::FORBIDDEN,
                 "/drain is served on the Unix socket of --admin-socket only; SIGTERM drains too\n",
             ),
-            ("/metrics", Self::Network { client, .. }) if !is_among(scrapers, client) => {
-                refused(StatusCode::FORBIDDEN, "this address is not one of --scrape-from\n")
-            }
-            ("/config" | "/audited" | "/tap", Self::Network { .. }) => {
-                refused(StatusCode::FORBIDDEN, "this page is served on loopback only\n")
-            }
+            ("/metrics", Self::Network { client, .. }) if !is_among(scrapers, client) => refused(
+                StatusCode::FORBIDDEN,
+                "this address may not read metrics: add it to --scrape-from\n",
+            ),
+            ("/config" | "/audited" | "/tap", Self::Network { .. }) => refused(
+                StatusCode::FORBIDDEN,
+                "this page is served only on loopback: query it \
+                 from within the workload's network namespace\n",
+            ),
             _ => None,
         }
     }

@@ -97,7 +97,7 @@ impl FromStr for Probes {
     /// Parses `{"web/liveness": {"httpGet": {...}, "port": 8080, "timeoutSeconds": 1}}`.
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let given: BTreeMap<String, Value> = serde_json::from_str(text)?;
-        ensure!(given.len() <= MAX_PROBES, "more than {MAX_PROBES} probes");
+        ensure!(given.len() <= MAX_PROBES, "a proxy forwards at most {MAX_PROBES} probes");
         let read = |(path, probe): (String, Value)| {
             let probe = Probe::read(&probe).with_context(|| path.clone())?;
             Ok((path, probe))
@@ -124,7 +124,10 @@ impl Probe {
         } else if let Some(grpc) = given.get("grpc") {
             Handler::Grpc { service: text(&grpc["service"]) }
         } else {
-            ensure!(given.get("tcpSocket").is_some(), "asks nothing: httpGet, tcpSocket or grpc");
+            ensure!(
+                given.get("tcpSocket").is_some(),
+                "a probe needs one of httpGet, tcpSocket and grpc"
+            );
             Handler::Tcp
         };
         Ok(Self { handler, port, timeout })
@@ -244,10 +247,10 @@ impl fmt::Display for Failed {
         match self {
             Self::Connect(error) => write!(f, "cannot connect to the application: {error}"),
             Self::Tls(error) => write!(f, "cannot begin TLS with the application: {error}"),
-            Self::Request(error) => write!(f, "the probe is no request: {error}"),
+            Self::Request(error) => write!(f, "the probe is not a valid request: {error}"),
             Self::Exchange(error) => write!(f, "the application does not answer: {error}"),
             Self::Answer(answer) => f.write_str(answer),
-            Self::Silent(limit) => write!(f, "no answer of the application within {limit:?}"),
+            Self::Silent(limit) => write!(f, "the application did not answer within {limit:?}"),
         }
     }
 }

@@ -47,7 +47,10 @@ pub(crate) async fn serve(listener: UnixListener, state: Rc<State>) {
         });
         let (stream, _) = next.await;
         if !is_trusted(&stream) {
-            tracing::warn!("connection to the admin socket refused: not this user's, nor root's");
+            tracing::warn!(
+                "connection to the admin socket refused: it comes from another user \
+                 than the proxy's or root"
+            );
             continue;
         }
         let state = Rc::clone(&state);

@@ -73,12 +73,13 @@ fn refuse_bodies(filter: &Filter, state: &State) -> Option<AdminResponse> {
         return None;
     }
     if !state.tap_bodies {
-        let why = "bodies are not shown by this proxy: it needs --tap-bodies (leno up --tap-bodies, proxy.tapBodies of \
-                   the chart)\n";
+        let why = "this proxy does not show bodies: permit it with leno up --tap-bodies, or \
+                   proxy.tapBodies of the chart\n";
         return Some(respond(StatusCode::FORBIDDEN, TEXT, why));
     }
     if filter.most != Some(1) && filter.followed.is_none() {
-        let why = "bodies are shown of single requests: add most=1, or use `leno trace-request --bodies`\n";
+        let why = "bodies are shown only for single requests: add most=1, or use `leno \
+                   trace-request --bodies`\n";
         return Some(respond(StatusCode::BAD_REQUEST, TEXT, why));
     }
     None
@@ -112,7 +113,10 @@ fn read(query: &str) -> Result<TapRequest, String> {
     }
     match is_name(&wanted.id) {
         true => Ok(wanted),
-        false => Err("give the tap a name of up to 64 letters and digits: id=NAME".to_owned()),
+        false => {
+            Err("the tap has no valid name: pass id=NAME, of up to 64 letters and digits"
+                .to_owned())
+        }
     }
 }
 

@@ -30,13 +30,13 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
         "Ki" => 1 << 10,
         "Mi" => 1 << 20,
         "Gi" => 1 << 30,
-        _ => return Err(format!("{unit:?} is no unit: use Ki, Mi or Gi, or none for bytes")),
+        _ => return Err(format!("{unit:?} is not a unit: use Ki, Mi or Gi, or none for bytes")),
     };
     let size = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(factor));
     match size {
         Some(size) if size >= MIN_BUDGET => Ok(size),
-        Some(_) => Err(format!("less than {} MiB cannot serve anybody", MIN_BUDGET >> 20)),
-        None => Err("not a size: write it like 64Mi".to_owned()),
+        Some(_) => Err(format!("a proxy needs at least {} MiB", MIN_BUDGET >> 20)),
+        None => Err("not a size: write for example 64Mi".to_owned()),
     }
 }
 

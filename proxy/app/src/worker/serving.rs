@@ -84,7 +84,7 @@ impl Planes {
                     Ok((stream, client)) => {
                         planes.serve_passage(stream, passage.destination(client))
                     }
-                    Err(error) => tracing::error!(%error, "accepting of the own connections"),
+                    Err(error) => tracing::error!(%error, "accepting the proxy's own connections"),
                 }
             }
         });
@@ -94,7 +94,8 @@ impl Planes {
     fn serve_passage(self: &Rc<Self>, mut stream: TcpStream, to: Option<SocketAddr>) {
         let Some(to) = to else {
             tracing::debug!(
-                "refused: another program has connected to where this proxy connects to itself"
+                "refused: another program has connected to the address of this proxy's own \
+                 connections"
             );
             stream.reset_on_drop();
             return;

@@ -126,7 +126,7 @@ fn the_certificate_of_the_files_is_the_workloads_own_or_none() {
     for (text, part) in [
         (String::new(), "has no certificates in PEM"),
         (pem("CERTIFICATE", &one.issued.chain_der[0]), "has no private key"),
-        (pem("CERTIFICATE", b"x") + &credentials(&one), "no X.509 certificate"),
+        (pem("CERTIFICATE", b"x") + &credentials(&one), "does not begin with an X.509 certificate"),
         (pem("CERTIFICATE", &one.issued.chain_der[0]).repeat(101), "more than a hundred"),
     ] {
         volume.put(&text);

@@ -60,23 +60,23 @@ pub(crate) enum AskError {
     #[error("no answer in time")]
     Timeout,
     /// The worker already waits for the answers to as many requests as allowed.
-    #[error("too many requests are asked about")]
+    #[error("too many requests wait for the authorizer")]
     Overloaded,
     /// The mesh could not reach the authorizer, or the authorizer itself failed.
-    #[error("it is not reached, or has failed")]
+    #[error("it cannot be reached, or has failed")]
     Unavailable,
     /// The authorizer's answer is too long, or does not follow the protocol.
-    #[error("its answer cannot be read")]
+    #[error("its response cannot be parsed")]
     Answer,
     /// The mesh refused the question: the authorizer's own policies deny this workload, or the request cannot be
     /// forwarded.
-    #[error("the mesh refuses the question")]
+    #[error("the mesh refuses the call")]
     Refused,
     /// The protocol cannot express the request.
-    #[error("the request cannot be asked about")]
+    #[error("the request cannot be described to the authorizer")]
     Request,
     /// The request has a longer body than the authorizer gets.
-    #[error("the body is longer than the authorizer gets")]
+    #[error("the body is longer than the authorizer accepts")]
     BodyTooLarge,
 }
 

@@ -154,7 +154,7 @@ pub struct UnknownField(String);
 impl fmt::Display for UnknownField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = FieldName::ALL.iter().map(|name| name.name()).collect();
-        write!(f, "{:?} is no field: use {} or header(NAME)", self.0, names.join(", "))
+        write!(f, "{:?} is not a field: use {} or header(NAME)", self.0, names.join(", "))
     }
 }
 

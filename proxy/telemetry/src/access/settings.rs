@@ -93,8 +93,8 @@ impl fmt::Display for AccessSettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}; the form is off, or text, json or otlp, and perhaps a colon with fields, such as \
-             json:time,client,agent=header(user-agent), or with a template, such as \
+            "{}: write off, text, json or otlp, optionally with fields after a colon, such as \
+             json:time,client,agent=header(user-agent), or for text with a template, such as \
              text:%time% %client% %status%",
             self.0
         )
@@ -124,12 +124,12 @@ impl Layout {
         for part in text.split(',').map(str::trim) {
             let pair = pair(part)?;
             if pairs.iter().any(|other| other.key == pair.key) {
-                return Err(format!("{:?} is there twice", pair.key));
+                return Err(format!("{:?} is given twice", pair.key));
             }
             pairs.push(pair);
         }
         match pairs.len() > MAX_FIELDS {
-            true => Err(format!("{} fields are more than {MAX_FIELDS}", pairs.len())),
+            true => Err(format!("{} fields are more than the limit of {MAX_FIELDS}", pairs.len())),
             false => Ok(Self::new(Parts::Pairs(pairs.into()))),
         }
     }
@@ -163,7 +163,7 @@ impl Layout {
         parts.retain(|part| !matches!(part, Part::Literal(text) if text.is_empty()));
         let fields = parts.iter().filter(|part| part.field().is_some()).count();
         match fields > MAX_FIELDS {
-            true => Err(format!("{fields} fields are more than {MAX_FIELDS}")),
+            true => Err(format!("{fields} fields are more than the limit of {MAX_FIELDS}")),
             false => Ok(Self::new(Parts::Template(parts.into()))),
         }
     }
@@ -197,7 +197,7 @@ fn pair(text: &str) -> Result<Pair, String> {
     };
     let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if let Some(key) = key.filter(|key| key.is_empty() || !key.bytes().all(is_key)) {
-        return Err(format!("{key:?} is no key: use letters, digits and - _ ."));
+        return Err(format!("{key:?} is not a valid key: use letters, digits and - _ ."));
     }
     let field: Field = field.parse().map_err(|unknown: super::UnknownField| unknown.to_string())?;
     let is_renamed = key.is_some();
@@ -218,7 +218,11 @@ impl FromStr for AccessSettings {
             "text" => Form::Text,
             "json" => Form::Json,
             "otlp" => Form::Otlp,
-            _ => return Err(AccessSettingsError(format!("{form:?} is no form of the access log"))),
+            _ => {
+                return Err(AccessSettingsError(format!(
+                    "{form:?} is not a form of the access log"
+                )));
+            }
         };
         let layout = match rest {
             None => Ok(Layout::default()),
@@ -270,20 +274,23 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, what) in [
-            ("", "\"\" is no form"),
-            ("yaml", "\"yaml\" is no form"),
-            ("off:status", "\"off\" is no form"),
-            ("json:state", "\"state\" is no field: use time, "),
-            ("json:", "\"\" is no field"),
-            ("json:status,status", "\"status\" is there twice"),
-            ("json:a b=status", "\"a b\" is no key"),
-            ("otlp:%status%", "\"%status%\" is no field"),
+            ("", "\"\" is not a form"),
+            ("yaml", "\"yaml\" is not a form"),
+            ("off:status", "\"off\" is not a form"),
+            ("json:state", "\"state\" is not a field: use time, "),
+            ("json:", "\"\" is not a field"),
+            ("json:status,status", "\"status\" is given twice"),
+            ("json:a b=status", "\"a b\" is not a valid key"),
+            ("otlp:%status%", "\"%status%\" is not a field"),
             ("text:%status", "%status has no % at its end"),
-            ("text:%state%", "\"state\" is no field"),
+            ("text:%state%", "\"state\" is not a field"),
             ("text:%status%\n", "a line has no control characters"),
         ] {
             let error = wrong(text);
-            assert!(error.contains(what) && error.contains("the form is off"), "{text}: {error}");
+            assert!(
+                error.contains(what) && error.contains("write off, text, json or otlp"),
+                "{text}: {error}"
+            );
         }
         assert!(wrong(&format!("text:{}", "%status%".repeat(65))).contains("65 fields"));
     }

@@ -37,8 +37,8 @@ impl FromStr for MetricsCompat {
                 "istio" => compat.istio = true,
                 _ => {
                     return Err(format!(
-                        "{name:?} is no mesh whose metrics are served: use linkerd, istio, both with a comma \
-                         between them, or off"
+                        "{name:?} is not a mesh whose metric names are supported: use linkerd, \
+                         istio, both separated by a comma, or off"
                     ));
                 }
             }

@@ -55,8 +55,8 @@ impl fmt::Display for TraceSettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}; the form is NAMESPACE/SERVICE:PORT[,protocol=grpc|http][,sampling=PERCENT%]\
-             [,route=NAMESPACE/NAME:PERCENT%][,errors][,slower=DURATION]",
+            "{}: write \
+             NAMESPACE/SERVICE:PORT[,protocol=grpc|http][,sampling=PERCENT%][,route=NAMESPACE/NAME:PERCENT%][,errors][,slower=DURATION]",
             self.0
         )
     }
@@ -205,7 +205,7 @@ mod tests {
             "a/b:1,samplign=5%",
         ] {
             let error = wrong.parse::<TraceSettings>().unwrap_err().to_string();
-            assert!(error.contains("the form is NAMESPACE/SERVICE:PORT"), "{wrong}: {error}");
+            assert!(error.contains("write NAMESPACE/SERVICE:PORT"), "{wrong}: {error}");
         }
     }
 

@@ -22,7 +22,7 @@ const MINUTE: i64 = 60;
 /// the certificate expires.
 const LIFETIME: Duration = Duration::from_mins(36);
 /// The message of a proxy that cannot start because of a clock.
-const NAMES: &str = "check the clocks of this machine and of the control plane's";
+const NAMES: &str = "check the clocks of this machine and of that of the control plane";
 /// How long a proxy may take to log why it cannot start.
 const LOG_LIMIT: Duration = Duration::from_secs(60);
 

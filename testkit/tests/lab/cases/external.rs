@@ -237,11 +237,11 @@ fn mistakes_are_named(lab: &Lab) -> Result<()> {
     for (service, cause, remedy) in [
         ("strange", "external-unknown-authority", "caCertificateRefs"),
         ("wrong", "external-wrong-name", "subjectAltNames"),
-        ("unproven", "external-authorities-missing", "make the ConfigMap"),
+        ("unproven", "external-authorities-missing", "create the ConfigMap"),
         ("nowhere", "external-unresolved", "externalName"),
-        ("plainly", "external-tls-failed", "speak TLS"),
+        ("plainly", "external-tls-failed", "speaks TLS"),
         // A name may resolve to the workload's own address. That does not make the workload the intended server.
-        ("inward", "external-tls-failed", "speak TLS"),
+        ("inward", "external-tls-failed", "speaks TLS"),
     ] {
         let mut said = String::new();
         // The server outside may have started to listen only now, so this is repeated.

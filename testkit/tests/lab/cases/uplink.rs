@@ -244,8 +244,8 @@ fn a_failed_start_leaves_nothing_behind_and_removes_nothing(capture: Capture) ->
 fn an_unreachable_destination_names_the_remedy(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     let lab = world.up(capture, false)?;
-    let expected = "503  connect-unreachable; remedy=\"no route leads there: a pod or node that is gone, or, \
-                    under leno up, what --uplink leads to\"";
+    let expected = "503  connect-unreachable; remedy=\"no route leads there: check whether the pod or node still \
+                    exists; under leno up, add --uplink for other networks\"";
     comes(&lab, "client", "http://far/", expected)?;
     let metrics = lab.metrics("client")?;
     ensure!(metrics.contains("cause=\"connect-unreachable\""), "{metrics}");

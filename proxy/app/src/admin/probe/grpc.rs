@@ -52,7 +52,8 @@ pub(super) async fn check(
     let response = sender.send_request(request).await.map_err(Failed::Exchange)?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
-    let body = body.map_err(|error| Failed::Answer(format!("the answer breaks off: {error}")))?;
+    let body =
+        body.map_err(|error| Failed::Answer(format!("the response was cut off: {error}")))?;
     let trailers = body.trailers().cloned().unwrap_or_default();
     judge(&head.headers, &trailers, &body.to_bytes())
 }
@@ -88,6 +89,6 @@ fn judge(head: &HeaderMap, trailers: &HeaderMap, body: &[u8]) -> Result<String, 
         _ => 0,
     };
     let name = STATUSES.get(serving).copied().unwrap_or("unknown to us");
-    let answer = format!("the application says {name}");
+    let answer = format!("the application reports {name}");
     if name == "SERVING" { Ok(answer) } else { Err(Failed::Answer(answer)) }
 }

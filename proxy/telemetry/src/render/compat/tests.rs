@@ -146,7 +146,7 @@ fn no_series_stands_twice_and_without_the_setting_there_is_none() {
         assert_eq!(page(&snapshot, "off", open), crate::render(&snapshot, &[], open));
     }
     let wrong = "linkerd,consul".parse::<MetricsCompat>().unwrap_err();
-    assert!(wrong.starts_with("\"consul\" is no mesh"), "{wrong}");
+    assert!(wrong.starts_with("\"consul\" is not a mesh"), "{wrong}");
 }
 
 #[test]
