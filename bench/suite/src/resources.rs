@@ -146,7 +146,7 @@ impl Analysis {
             .map(|(nth, name, column)| series(name, nth, column))
             .collect();
         let there = self.columns().join(", ");
-        ensure!(!series.is_empty(), "there is no column {column:?}; there are: {there}");
+        ensure!(!series.is_empty(), "there is no column {column:?}: use one of {there}");
         let unit = if column.ends_with("CPU") { "nanocores" } else { "bytes" };
         let chart = Chart {
             title: format!("{column} by requests/s"),

@@ -231,7 +231,7 @@ pub fn find(name: &str) -> Result<Scenario> {
     let mut all = all()?;
     let Some(nth) = all.iter().position(|one| one.name == name) else {
         let known: Vec<String> = all.into_iter().map(|one| one.name).collect();
-        bail!("there is no scenario {name:?}; there are: {}", known.join(", "));
+        bail!("there is no scenario {name:?}: use one of {}", known.join(", "));
     };
     Ok(all.swap_remove(nth))
 }

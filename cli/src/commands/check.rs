@@ -164,6 +164,6 @@ mod tests {
         let wrong: &[_] = &[("leno.dev/mode", "Node")];
         let words = finding(&[("bank", misspelt), ("shop", wrong)]).unwrap();
         assert!(words.starts_with("namespace bank, and 1 more namespaces:"), "{words}");
-        assert!(words.contains("\"pods\", which its namespace says, is none of"), "{words}");
+        assert!(words.contains("\"pods\", which its namespace sets, is not one of"), "{words}");
     }
 }

@@ -118,7 +118,7 @@ pub(super) fn warn_if_undeclared(
     Ok(())
 }
 
-/// A warning if a port is none of those that a workload declares. `instead`: the command for another port.
+/// A warning if a port is not one of those that a workload declares. `instead`: the command for another port.
 fn undeclared(
     (name, declared): (&str, &[u16]),
     port: u16,

@@ -156,7 +156,7 @@ async fn a_name_that_is_nobodys_or_of_several_is_asked_back() {
     };
     let (code, text) = ask("shop", "web");
     assert_eq!(code, Some(2));
-    assert_eq!(text, "leno: \"web\" may be any of deploy/web, sts/web: say which\n");
+    assert_eq!(text, "leno: \"web\" may be any of deploy/web, sts/web: name one of them\n");
     assert_eq!(ask("shop", "sts/web").0, Some(0));
     assert_eq!(ask("shop", "deploy/web").0, Some(0));
     let (_, text) = ask("shop", "deploy/wep");

@@ -87,7 +87,7 @@ fn authorization_is_asked_from_files() {
     for line in [
         "workload     shop/cart (mTLS permissive, default all)\n",
         "policy       Allow shop/clients (shop.yaml:",
-        "shop/web         80     denied     Allow policies are for the port, and none matches\n",
+        "shop/web         80     denied     Allow policies apply to the port, but none matches\n",
         "(anything else)  80     denied ",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
@@ -95,14 +95,14 @@ fn authorization_is_asked_from_files() {
     let check = ["cart", "--from", "web", "--", "GET", "http://cart/items"];
     let denied = ask(&check, &closed);
     assert_eq!(denied.status.code(), Some(1), "{denied:?}");
-    assert!(out(&denied).contains("permitted    no: Allow policies are"), "{}", out(&denied));
+    assert!(out(&denied).contains("permitted    no: Allow policies apply"), "{}", out(&denied));
     let permitted = ask(&check, SHOP);
     assert_eq!(permitted.status.code(), Some(0), "{permitted:?}");
     // A port that neither the workload nor a service has must not get the answer for another port.
     let elsewhere = ask(&["cart", "--from", "web", "--", "GET", "http://cart:8081/items"], SHOP);
     assert_eq!(elsewhere.status.code(), Some(2), "{elsewhere:?}");
     let errors = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
-    assert_eq!(errors, "leno: shop/cart has no port 8081: it has 80\n");
+    assert_eq!(errors, "leno: shop/cart has no port 8081: use one of 80\n");
     let json = ask(&["cart", "-o", "json"], &closed);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(json[0]["clients"][1]["access"], "denied", "{json}");
@@ -118,8 +118,7 @@ fn policies_that_are_not_applied_show_what_they_would_change() {
     let text = out(&said);
     assert!(
         text.contains(
-            "shop/web -> shop/cart port 80\n  now   permitted: no Allow policy is for the port, and \
-             the default is all\n  then  denied: Allow policies are for the port, and none matches\n"
+            "shop/web -> shop/cart port 80\n  now   permitted: no Allow policy applies to the port, and the default is all\n  then  denied: Allow policies apply to the port, but none matches\n"
         ),
         "{said:?}"
     );

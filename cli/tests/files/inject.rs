@@ -46,7 +46,7 @@ fn a_stream_goes_in_and_comes_out_with_a_word_on_each_object() {
     assert_eq!(out.matches("- name: leno-proxy\n").count(), 1, "{out}");
     assert_eq!(
         text(&injected.stderr),
-        "Pod shop/web: injected\nPod shop/alone: unchanged: it says leno.dev/inject: disabled\n"
+        "Pod shop/web: injected\nPod shop/alone: unchanged: it has leno.dev/inject: disabled\n"
     );
     let back = leno(&["uninject", "-"], &out);
     assert_eq!(text(&back.stdout), stream);
@@ -107,7 +107,11 @@ fn a_pod_in_node_mode_is_left_unless_it_says_sidecar() {
     assert_ne!(sidecar, POD);
     for (stream, said, code) in [
         (namespace("leno.dev/mode: node") + POD, "a proxy of its node serves it", 0),
-        (namespace("leno.dev/mode: nod") + POD, "\"nod\", which its namespace says, is none of", 1),
+        (
+            namespace("leno.dev/mode: nod") + POD,
+            "\"nod\", which its namespace sets, is not one of",
+            1,
+        ),
         (namespace("leno.dev/mode: node") + &sidecar, "Pod shop/web: injected\n", 0),
     ] {
         let injected = leno(&["inject", "-"], &stream);

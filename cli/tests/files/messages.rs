@@ -154,17 +154,16 @@ fn what_would_lead_nowhere_is_refused_by_name() {
     };
     let dropped = |mesh: &str| {
         format!(
-            "mesh.yaml:8:1: error[policy-of-another-mesh]: Leno does not read AuthorizationPolicy of {mesh}: what \
-             it forbids is allowed here; write it as a policy of leno.dev, then remove it from these files"
+            "mesh.yaml:8:1: error[policy-of-another-mesh]: Leno ignores AuthorizationPolicy of {mesh}, so what it forbids is allowed here; rewrite it as a policy of leno.dev, then remove it from these files"
         )
     };
     refused(&[
         (
             &with_ports(&cycle),
             &[
-                "mesh.yaml:11:42: spec.externalName: error[invalid-document]: leads back to itself: uni/a -> uni/b \
+                "mesh.yaml:11:42: spec.externalName: error[invalid-document]: the names refer to each other in a circle: uni/a -> uni/b \
                  -> uni/a",
-                "mesh.yaml:16:42: spec.externalName: error[invalid-document]: leads back to itself: uni/b -> uni/a \
+                "mesh.yaml:16:42: spec.externalName: error[invalid-document]: the names refer to each other in a circle: uni/b -> uni/a \
                  -> uni/b",
             ],
         ),
@@ -203,21 +202,18 @@ fn what_has_no_effect_is_said_with_its_place_and_remedy() {
     warned(&[
         (
             policy("  retries: {on: [5xx]}\n"),
-            "mesh.yaml:13:12: spec.retries: warning[policy-on-bytes]: retries is about requests, and port db of \
-             Service uni/web carries bytes (its appProtocol says so); remove it, or declare appProtocol: http, http2 \
+            "mesh.yaml:13:12: spec.retries: warning[policy-on-bytes]: retries applies to requests, but port db of Service uni/web is opaque (by its appProtocol); remove it, or declare appProtocol: http, http2 \
              or grpc",
         ),
         (
             policy("  limits: {requests: 5}\n"),
-            "mesh.yaml:13:22: spec.limits.requests: warning[policy-on-bytes]: limits.requests is about requests, and \
-             port db of Service uni/web carries bytes (its appProtocol says so); remove it, or declare appProtocol: \
+            "mesh.yaml:13:22: spec.limits.requests: warning[policy-on-bytes]: limits.requests applies to requests, but port db of Service uni/web is opaque (by its appProtocol); remove it, or declare appProtocol: \
              http, http2 or grpc",
         ),
         (
             two("  timeouts: {request: 1s}\n"),
             "mesh.yaml:20:23: spec.timeouts.request: warning[policy-conflict]: has no effect: TrafficPolicy uni/p \
-             sets timeouts.request for Service uni/web, too, and takes precedence because it is first by name; remove \
-             timeouts.request here, or put both policies into one",
+             sets timeouts.request for Service uni/web, too, and takes precedence because it is first by name; remove timeouts.request here, or merge both policies",
         ),
         (
             selecting("ports: [{port: 80, targetPort: 8080}]"),
@@ -231,15 +227,13 @@ fn what_has_no_effect_is_said_with_its_place_and_remedy() {
         ),
         (
             selecting("ports: [{port: 80, appProtocol: htpp}]"),
-            "mesh.yaml:11:62: spec.ports[0].appProtocol: warning[protocol-unknown]: \"htpp\" is no protocol that \
-             Leno knows, so that the port carries bytes; did you mean http?",
+            "mesh.yaml:11:62: spec.ports[0].appProtocol: warning[protocol-unknown]: \"htpp\" is not a protocol that Leno supports, so the port is opaque; did you mean http?",
         ),
         (
             service(
                 "type: ExternalName, externalName: pay.example.com, ports: [{port: 80, appProtocol: http}]",
             ),
-            "mesh.yaml:11:67: spec.ports[0]: warning[https-cut-off]: an application that calls https://pay.example.com \
-             is refused: the name has a virtual address, with the listed ports alone; list port 443 as well: {name: \
+            "mesh.yaml:11:67: spec.ports[0]: warning[https-cut-off]: an application that connects to https://pay.example.com is refused, because the name has a virtual address with only the listed ports; list port 443 as well: {name: \
              https, port: 443, appProtocol: https}",
         ),
     ]);

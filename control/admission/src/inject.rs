@@ -90,23 +90,22 @@ pub enum InjectError {
     },
     /// The pod is in node mode, and declines the proxy that its namespace requires.
     #[error(
-        "it says leno.dev/inject: disabled, but pods of its namespace have a proxy: remove it from the pod, or have an \
-         administrator create a PodExemption with settings: [inject]"
+        "it has leno.dev/inject: disabled, but its namespace requires a proxy: remove this setting \
+         from the pod, or have an administrator create a PodExemption with settings: [inject]"
     )]
     DeclinesNodeMode,
     /// The pod has a volume with the name of one of the proxy's volumes.
-    #[error(
-        "it has a volume {0} already, which is the name of one of the proxy's: call it otherwise"
-    )]
+    #[error("it already has a volume {0}, a name that the proxy uses: rename the volume")]
     Volume(&'static str),
     /// A container of the pod mounts the folder of the Workload API with permission to write to it.
     #[error(
-        "its container {0} mounts {WORKLOAD_API_VOLUME}, which is a volume of the proxy's, to write: add readOnly: true"
+        "its container {0} mounts the proxy's volume {WORKLOAD_API_VOLUME} for writing: add \
+         readOnly: true"
     )]
     WorkloadApiMount(String),
     /// A container of the pod uses a port on which the proxy listens.
     #[error(
-        "its container {container} has the port {port}, on which the proxy listens: use another"
+        "its container {container} has the port {port}, on which the proxy listens: use another port"
     )]
     Port {
         /// The container's name.
@@ -115,23 +114,24 @@ pub enum InjectError {
         port: u16,
     },
     /// A container of the pod runs as the proxy's user, so its connections would be mistaken for the proxy's own.
-    #[error("{0} runs as user {PROXY_UID}, which is the proxy's: use another")]
+    #[error("{0} runs as user {PROXY_UID}, which is reserved for the proxy: use another user")]
     User(String),
     /// The pod reserves local ports, which is how a node's agent marks captured namespaces.
     #[error(
-        "it sets the sysctl {RESERVED}, which is the mark of a captured pod: remove it from \
+        "it sets the sysctl {RESERVED}, which marks a captured pod: remove it from \
          securityContext.sysctls"
     )]
     Reserved,
     /// The pod has init containers. They would start before a proxy in an ordinary container, and their
     /// connections would fail.
     #[error(
-        "it has init containers, which would start before a proxy that is an ordinary container and \
-         reach nothing: use a native sidecar (Kubernetes 1.29), or have no init containers"
+        "it has init containers, which would start before a proxy in an ordinary container and \
+         could not connect: use a native sidecar (Kubernetes 1.29), or remove the init containers"
     )]
     Before,
     /// A probe names a port that its container does not have.
-    #[error("the {probe} of its container {container} asks port {}, which the container does not name", said(.port))]
+    #[error("the {probe} of its container {container} uses port {}, which the container does not \
+             declare: name the port there", said(.port))]
     ProbePort {
         /// The container's name.
         container: String,
@@ -281,7 +281,7 @@ pub(crate) fn one_of<'p>(
 ) -> Result<Option<&'p str>, InjectError> {
     let Some(given) = setting(pod, name) else { return Ok(None) };
     let text = given.text().filter(|text| allowed.contains(text));
-    let reason = || format!("{} is none of {}", said(given), allowed.join(", "));
+    let reason = || format!("{} is not one of {}", said(given), allowed.join(", "));
     let wrong = || InjectError::Annotation { name: name.to_owned(), reason: reason() };
     text.map(Some).ok_or_else(wrong)
 }
@@ -361,8 +361,8 @@ impl PodContext {
 fn check_capture(pod: &JsonValue, enclosing: &PodContext) -> Result<(), InjectError> {
     let Some((own, of_namespace)) = enclosing.contradicted(pod) else { return Ok(()) };
     let reason = format!(
-        "{own} contradicts its namespace, which says {of_namespace}: remove it from the pod, or have an \
-         administrator create a PodExemption with settings: [capture]"
+        "{own} contradicts its namespace, which has {of_namespace}: remove it from the pod, or \
+         have an administrator create a PodExemption with settings: [capture]"
     );
     Err(InjectError::Annotation { name: CAPTURE_ANNOTATION.to_owned(), reason })
 }
@@ -436,11 +436,14 @@ fn has_workload_api(pod: &JsonValue, left: SkipReason) -> bool {
 fn without_proxy(left: SkipReason) -> InjectError {
     let reason = match left {
         SkipReason::Meshed => {
-            "needs a proxy that serves it, and the pod has come with one that does not: take it out with leno uninject and \
-             inject the pod again, or remove the annotation"
+            "needs a proxy that serves it, but the pod was injected earlier with one that does \
+             not: run leno uninject and inject the pod again, or remove the annotation"
                 .to_owned()
         }
-        left => format!("needs a proxy in the pod, which gets none: {left}; change that, or remove the annotation"),
+        left => format!(
+            "needs a proxy in the pod, which gets none, because {left}: change that, \
+             or remove the annotation"
+        ),
     };
     InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason }
 }
@@ -566,17 +569,17 @@ impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Meshed => "it has a proxy already",
-            Self::Disabled => "it says leno.dev/inject: disabled",
-            Self::HostNetwork => "it shares its node's network",
-            Self::Mirror => "its node has it from a file",
+            Self::Disabled => "it has leno.dev/inject: disabled",
+            Self::HostNetwork => "it uses its node's network",
+            Self::Mirror => "its node runs it from a file (a static pod)",
             Self::Windows => "it runs on Windows",
             Self::Waypoint => "it is the proxy of a waypoint",
             Self::NodeMode => {
-                "it says leno.dev/mode: node, or its namespace does: a proxy of its node serves it"
+                "it has leno.dev/mode: node, or its namespace has: a proxy of its node serves it"
             }
             Self::Ends => {
-                "it is to end, and would not with a proxy that is an ordinary container: \
-                 use a native sidecar (Kubernetes 1.29)"
+                "it is meant to complete, but would not with a proxy in an ordinary container: use \
+                 a native sidecar (Kubernetes 1.29)"
             }
         })
     }

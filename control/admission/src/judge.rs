@@ -44,8 +44,7 @@ pub fn judge(
             return Some(if is_ours(object) {
                 ReviewAnswer::denied(lines.join("; "))
             } else {
-                let warned =
-                    |line: String| format!("{line}: the mesh does not take this object in");
+                let warned = |line: String| format!("{line}: the mesh ignores this object");
                 ReviewAnswer {
                     warnings: lines.into_iter().map(warned).collect(),
                     ..ReviewAnswer::default()

@@ -108,7 +108,7 @@ fn check_promotion(own: Option<&JsonValue>, of_namespace: Option<&str>) -> Resul
             promote_after(&text).map_err(wrong)?;
         }
         (None, Some(text)) => {
-            let remedy = "its namespace says so: correct it there, or set it on the pod";
+            let remedy = "its namespace sets it: correct it there, or set it on the pod";
             promote_after(text).map_err(|reason| wrong(format!("{reason}; {remedy}")))?;
         }
         (None, None) => {}
@@ -125,7 +125,7 @@ fn one_of<'v>(
 ) -> Result<Option<&'v str>, InjectError> {
     let wrong = |text: &str, remedy: &str| InjectError::Annotation {
         name: name.to_owned(),
-        reason: format!("{text} is none of {}{remedy}", allowed.join(", ")),
+        reason: format!("{text} is not one of {}{remedy}", allowed.join(", ")),
     };
     match (own, of_namespace) {
         (Some(own), _) => {
@@ -134,7 +134,7 @@ fn one_of<'v>(
         }
         (None, Some(text)) if allowed.contains(&text) => Ok(Some(text)),
         (None, Some(text)) => {
-            let text = format!("{text:?}, which its namespace says,");
+            let text = format!("{text:?}, which its namespace sets,");
             Err(wrong(&text, ": correct it there, or set it on the pod"))
         }
         (None, None) => Ok(None),
@@ -177,22 +177,22 @@ mod tests {
                 r#""labels":{"leno.dev/mode":"Node"}"#,
                 None,
                 None,
-                "leno.dev/mode: \"Node\" is none of",
+                "leno.dev/mode: \"Node\" is not one of",
             ),
             (
                 r#""labels":{"leno.dev/share":"pod"}"#,
                 None,
                 None,
-                "leno.dev/share: \"pod\" is none of",
+                "leno.dev/share: \"pod\" is not one of",
             ),
-            (r#""annotations":{"leno.dev/mode":1}"#, None, None, "leno.dev/mode: 1 is none of"),
+            (r#""annotations":{"leno.dev/mode":1}"#, None, None, "leno.dev/mode: 1 is not one of"),
             (
                 "",
                 Some("nod"),
                 None,
-                "\"nod\", which its namespace says, is none of sidecar, node: correct",
+                "\"nod\", which its namespace sets, is not one of sidecar, node: correct",
             ),
-            ("", None, Some("pods"), "\"pods\", which its namespace says, is none of workload,"),
+            ("", None, Some("pods"), "\"pods\", which its namespace sets, is not one of workload,"),
         ];
         for (own, mode, share, part) in rows {
             let refused = checked(own, mode, share).unwrap_err();
@@ -214,7 +214,7 @@ mod tests {
                 Some("30s"),
                 "\"30\" is no time from 1s to 24h: use for example 30s, or off",
             ),
-            (String::new(), Some("0s"), "or off; its namespace says so: correct it there"),
+            (String::new(), Some("0s"), "or off; its namespace sets it: correct it there"),
         ] {
             let refused = promotion(&own, of_namespace).unwrap_err();
             assert!(refused.contains(part), "{own} {of_namespace:?}: {refused}");
@@ -225,11 +225,13 @@ mod tests {
         let misspelt = Some("true".to_owned());
         let of_namespace = ProxiesOfNamespace { workload_api: misspelt, ..Default::default() };
         let refused = of_namespace.check().unwrap_err().to_string();
-        let part = "leno.dev/workload-api: \"true\", which its namespace says, is none of enabled,";
+        let part =
+            "leno.dev/workload-api: \"true\", which its namespace sets, is not one of enabled,";
         assert!(refused.contains(part), "{refused}");
         let of_namespace = ProxiesOfNamespace { udp: Some("on".to_owned()), ..Default::default() };
         let refused = of_namespace.check().unwrap_err().to_string();
-        let part = "leno.dev/udp: \"on\", which its namespace says, is none of off, enabled, all";
+        let part =
+            "leno.dev/udp: \"on\", which its namespace sets, is not one of off, enabled, all";
         assert!(refused.contains(part), "{refused}");
     }
 }

@@ -74,8 +74,9 @@ impl AdmissionReview {
             Ok(PodOutcome::Injected) => {
                 let warning = || {
                     format!(
-                        "leno.dev/inject: disabled has no effect: namespace {} says enabled; an administrator \
-                         can create a PodExemption with settings: [inject]",
+                        "leno.dev/inject: disabled has no effect, because namespace {} has \
+                         enabled: an administrator can create a PodExemption with settings: \
+                         [inject]",
                         self.namespace
                     )
                 };
@@ -90,8 +91,8 @@ impl AdmissionReview {
                 if enclosing.offers_workload_api(&pod) =>
             {
                 let warning = format!(
-                    "leno.dev/workload-api: enabled of namespace {} has no effect on a pod in node mode: set leno.dev/mode: \
-                     sidecar on the pod if its application needs it",
+                    "leno.dev/workload-api: enabled of namespace {} has no effect on a pod in node mode: set \
+                     leno.dev/mode: sidecar on the pod if its application needs it",
                     self.namespace
                 );
                 ReviewAnswer { warnings: vec![warning], ..ReviewAnswer::default() }
@@ -302,7 +303,7 @@ mod tests {
         let captured = |app: &str| pod(app, "leno.dev/capture", "iptables");
         for (stored, app) in [(&plain, "web"), (&plain, "batch"), (&exempting, "web")] {
             let denied = answer(stored, &captured(app)).denied.unwrap();
-            assert!(denied.contains("contradicts its namespace, which says ebpf"), "{denied}");
+            assert!(denied.contains("contradicts its namespace, which has ebpf"), "{denied}");
         }
         assert!(has_proxy(&answer(&exempting, &captured("batch"))));
         assert!(has_proxy(&answer(&plain, &pod("web", "leno.dev/capture", "ebpf"))));

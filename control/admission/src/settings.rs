@@ -273,8 +273,8 @@ impl InjectionSettings {
             return Ok(is_enabled);
         }
         let reason = format!(
-            "cannot be enabled{whose} where identity.workloadApi names the Workload API that issues the proxy's \
-             certificates: have that one serve the application too"
+            "cannot be enabled{whose}, because identity.workloadApi names the Workload API that \
+             issues the proxy's certificates: let that Workload API serve the application too"
         );
         Err(InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason })
     }
@@ -292,7 +292,8 @@ impl InjectionSettings {
             annotations.iter().find(|(name, _)| name == SPIFFE_SOCKET_ANNOTATION)
         {
             if value.text() != Some(NO_SOCKET) {
-                let reason = "is off or absent in a cluster: the value identity.workloadApi names the Workload API of all pods";
+                let reason = "must be off or absent in a cluster: the value identity.workloadApi \
+                              of the chart names the Workload API of all pods";
                 let (name, reason) = (name.clone(), reason.to_owned());
                 return Err(InjectError::Annotation { name, reason });
             }
@@ -310,7 +311,7 @@ impl InjectionSettings {
             let wrong = |reason: String| InjectError::Annotation { name: name.clone(), reason };
             let text = value.text().filter(|text| !text.is_empty() && text.len() <= MAX_VALUE);
             let Some(text) = text else {
-                return Err(wrong(format!("is not a text of 1 to {MAX_VALUE} bytes")));
+                return Err(wrong(format!("is not a string of 1 to {MAX_VALUE} bytes")));
             };
             let field = match name.as_str() {
                 CPU_REQUEST => &mut settings.resources.cpu_request,
@@ -340,7 +341,7 @@ impl InjectionSettings {
                     settings.metrics_compat = metrics_compat(text).map_err(wrong)?;
                     continue;
                 }
-                _ => return Err(wrong(format!("is not known: use {}", KNOWN.join(", ")))),
+                _ => return Err(wrong(format!("is unknown: use {}", KNOWN.join(", ")))),
             };
             if !is_quantity(text) {
                 return Err(wrong(format!("{text:?} is not a quantity such as 100m or 64Mi")));

@@ -32,7 +32,7 @@ pub enum StreamError {
         reason: String,
     },
     /// The text begins like JSON but cannot be parsed as JSON.
-    #[error("the text is not JSON")]
+    #[error("the input is not valid JSON")]
     Json(#[source] serde_json::Error),
     /// A changed document cannot be written.
     #[error("a document cannot be written as YAML: {0}")]
@@ -161,7 +161,7 @@ fn read(document: &Document<'_>) -> Result<JsonValue, StreamError> {
     match (read.next(), read.next()) {
         (None, _) => Ok(JsonValue::Null),
         (Some(Read(value)), None) => Ok(value),
-        (Some(_), Some(_)) => Err(wrong("holds two documents: put --- between them".to_owned())),
+        (Some(_), Some(_)) => Err(wrong("contains two documents: put --- between them".to_owned())),
     }
 }
 

@@ -14,7 +14,8 @@ use crate::{
 pub enum UninjectError {
     /// The original probes cannot be read.
     #[error(
-        "the variable {VARIABLE} of its proxy cannot be read, so that its probes cannot be put back"
+        "the variable {VARIABLE} of its proxy cannot be parsed, so its probes cannot be restored: \
+         restore them by hand"
     )]
     Probes(#[source] serde_json::Error),
 }

@@ -32,7 +32,7 @@ const LISTS: [(&str, &str); 2] =
 pub(crate) fn is_enabled(value: &JsonValue) -> Result<bool, String> {
     match value.text().filter(|text| VALUES.contains(text)) {
         Some(text) => Ok(text == ENABLED),
-        None => Err(format!("{} is none of {}", crate::inject::said(value), VALUES.join(", "))),
+        None => Err(format!("{} is not one of {}", crate::inject::said(value), VALUES.join(", "))),
     }
 }
 

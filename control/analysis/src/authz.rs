@@ -38,7 +38,7 @@ const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const STRICT: &str = "mTLS is strict, and the client has no identity";
 
 /// The reason in answers: a policy about requests applies to an opaque connection.
-const FOR_BYTES: &str = "it is about requests, which bytes may be";
+const FOR_BYTES: &str = "it has conditions on requests, which an opaque connection may carry";
 
 /// The policies that a workload enforces, and the table made from them.
 pub(crate) struct EnforcedPolicies {
@@ -89,19 +89,19 @@ impl EnforcedPolicies {
             AuthorizationDecision::Permitted(None) => (
                 true,
                 None,
-                format!("no Allow policy is for the port, and the default is {default}"),
+                format!("no Allow policy applies to the port, and the default is {default}"),
             ),
             AuthorizationDecision::Denied(Denial::Policy(policy)) => {
                 let policy = by(policy).unwrap_or_default();
                 (false, Some(policy.clone()), format!("AuthorizationPolicy {policy} denies it"))
             }
             AuthorizationDecision::Denied(Denial::NotAllowed) => {
-                (false, None, "Allow policies are for the port, and none matches".to_owned())
+                (false, None, "Allow policies apply to the port, but none matches".to_owned())
             }
             AuthorizationDecision::Denied(Denial::Default) => (
                 false,
                 None,
-                format!("no Allow policy is for the port, and the default is {default}"),
+                format!("no Allow policy applies to the port, and the default is {default}"),
             ),
             AuthorizationDecision::Denied(Denial::Path(why)) => {
                 (false, None, format!("policies depend on the path, which is ambiguous: {why}"))
@@ -208,11 +208,11 @@ fn action(action: Action) -> &'static str {
 
 fn words(found: PolicyMatch) -> &'static str {
     match found {
-        PolicyMatch::OtherPorts => "it is for other ports",
-        PolicyMatch::OtherClients => "no rule is for the client",
-        PolicyMatch::OtherRequests => "no rule for the client is for the request",
+        PolicyMatch::OtherPorts => "it applies to other ports",
+        PolicyMatch::OtherClients => "no rule matches the client",
+        PolicyMatch::OtherRequests => "no rule that matches the client matches the request",
         PolicyMatch::AmbiguousPath => {
-            "a rule for the client depends on the path, which is ambiguous"
+            "a rule that matches the client depends on the path, which is ambiguous"
         }
         PolicyMatch::SomeRequests => "it depends on the request",
         PolicyMatch::Matches => "it matches",

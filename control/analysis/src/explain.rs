@@ -36,8 +36,9 @@ impl MeshModel {
         let mut answer = Explanation::new(&sender, question);
         let Some(host) = self.real_name(&question.host, &sender.namespace, &mut answer.notes)
         else {
-            answer.outcome =
-                OutcomeAnswer::closed("the name leads back to itself: it has no address");
+            answer.outcome = OutcomeAnswer::closed(
+                "the name refers to itself in a circle, so it has no address",
+            );
             return Ok(answer);
         };
         // The host is an alias of a name outside. If a service represents that name, the alias nevertheless leads
@@ -49,7 +50,7 @@ impl MeshModel {
         if let HostMeaning::Unknown { meant } = &found {
             let meant = meant.as_ref().map(|meant| format!(": did you mean {meant}?"));
             let meant = meant.unwrap_or_default();
-            answer.notes.push(format!("nothing in the mesh is called {host}{meant}"));
+            answer.notes.push(format!("nothing in the mesh has the name {host}{meant}"));
         }
         self.note_awaited(&mut answer, &sender, &instances_behind(&found, question.port));
         match found {
@@ -134,17 +135,17 @@ impl MeshModel {
         };
         answer.outcome = match strict {
             0 if is_empty => OutcomeAnswer::closed(
-                "the connection fails: nothing behind the Service takes traffic",
+                "the connection fails, because no endpoint of the Service is ready",
             ),
             0 => OutcomeAnswer::unmeshed(),
             _ if strict == instances.len() => OutcomeAnswer::closed(
-                "the connection is reset: the client has no proxy, and the server's takes mTLS alone \
-                 (leno.dev/mtls: strict)",
+                "the connection is reset, because the client has no proxy and the server's proxy \
+                 accepts only mTLS (leno.dev/mtls: strict)",
             ),
             _ => {
                 answer.notes.push(format!(
-                    "{strict} of {} instances take mTLS alone (leno.dev/mtls: strict), and reset the \
-                     connections of this client",
+                    "{strict} of {} instances accept only mTLS (leno.dev/mtls: strict), and reset \
+                     the connections of this client",
                     instances.len()
                 ));
                 OutcomeAnswer::unmeshed()
@@ -167,8 +168,8 @@ impl MeshModel {
         answer.destination = DestinationAnswer::service(service, question.port);
         if service.vips.is_empty() {
             answer.notes.push(
-                "the Service is headless: its name stands for its instances, which are called one by \
-                 one, without routes"
+                "the Service is headless: its name has the addresses of its instances, to which \
+                 clients connect without routes"
                     .to_owned(),
             );
         }
@@ -234,14 +235,14 @@ impl MeshModel {
                 match service.routes.is_empty() {
                     true => "attaches to no port that the Service has".to_owned(),
                     false => format!(
-                        "is displaced by the routes that the namespace {} has for its own clients",
+                        "is displaced by the routes of the namespace {} for its own clients",
                         sender.namespace
                     ),
                 }
             } else if key.namespace == sender.namespace {
                 "attaches to no port that the Service has".to_owned()
             } else {
-                format!("is for the clients in {} alone", key.namespace)
+                format!("applies only to clients in {}", key.namespace)
             };
             answer.ignored.push(format!("{key} {reason}"));
         }
@@ -269,11 +270,14 @@ fn at_workload(
     let protocol = declared(&workload.ports, question.port);
     answer.destination = DestinationAnswer::workload(workload, question.port, protocol);
     if sender.instance.as_ref() == Some(&workload.name) {
-        answer.notes.push("the workload calls itself, past its proxy's policies".to_owned());
+        answer.notes.push(
+            "the workload connects to itself, which bypasses its proxy's policies".to_owned(),
+        );
     }
-    answer
-        .notes
-        .push("an instance is called by its own address: routes are of Services".to_owned());
+    answer.notes.push(
+        "the request goes to the address of an instance, and routes apply only to Services"
+            .to_owned(),
+    );
     let backend = BackendAnswer::of_workload(workload, question.port);
     answer.outcome = match protocol == Protocol::Opaque || question.wanted == ClientProtocol::Bytes
     {

@@ -26,7 +26,7 @@ pub enum Unanswerable {
         known: Vec<String>,
     },
     /// Several namespaces have a workload of this name.
-    #[error("{wanted:?} is in the namespaces {}: say which with -n", .namespaces.join(", "))]
+    #[error("{wanted:?} is in the namespaces {}: choose one with -n", .namespaces.join(", "))]
     Ambiguous {
         /// The name in the question.
         wanted: String,
@@ -34,7 +34,7 @@ pub enum Unanswerable {
         namespaces: Vec<String>,
     },
     /// Several objects of the namespace have this name.
-    #[error("{wanted:?} may be any of {}: say which", .owners.join(", "))]
+    #[error("{wanted:?} may be any of {}: name one of them", .owners.join(", "))]
     Several {
         /// The name in the question.
         wanted: String,
@@ -43,7 +43,7 @@ pub enum Unanswerable {
     },
     /// The workload has no such port, and no service of its namespace has it either.
     #[error(
-        "{workload} has no port {port}: it has {}",
+        "{workload} has no port {port}: use one of {}",
         .known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
     )]
     NoPort {
@@ -55,7 +55,7 @@ pub enum Unanswerable {
         known: Vec<u16>,
     },
     /// The documents contain no workload, so the caller has to name the client's namespace.
-    #[error("no document says what runs: say with -n in which namespace {0:?} is")]
+    #[error("no document has workloads: name the namespace of {0:?} with -n")]
     NoNamespace(String),
 }
 
@@ -65,9 +65,9 @@ fn instead(meant: Option<&str>, known: &[String]) -> String {
     }
     let (named, rest) = known.split_at(known.len().min(MAX_NAMED));
     match (named, rest.len()) {
-        ([], _) => ": nothing runs there".to_owned(),
-        (_, 0) => format!("; there are: {}", named.join(", ")),
-        (_, rest) => format!("; there are: {} and {rest} more", named.join(", ")),
+        ([], _) => ": the mesh has no workload".to_owned(),
+        (_, 0) => format!(": use one of {}", named.join(", ")),
+        (_, rest) => format!(": use one of {} and {rest} more", named.join(", ")),
     }
 }
 

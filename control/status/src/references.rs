@@ -61,7 +61,7 @@ fn said(path: &str, route: &Route<'_>, object: &BackendObject, reason: InvalidTa
     match reason {
         InvalidTarget::Kind => {
             let kind = object.kind.as_deref().unwrap_or("Service");
-            format!("{path}: a {kind} takes no requests here")
+            format!("{path}: a {kind} cannot be a backend here")
         }
         InvalidTarget::NotGranted => {
             format!("{path}: no ReferenceGrant of {namespace} lets this route refer to {name}")

@@ -558,8 +558,8 @@ fn aliases_that_lead_nowhere_are_refused() {
         + &alias("b", "a.shop.svc.cluster.local", ", ports: [{port: 80}]");
     assert_eq!(
         problems(&cycle),
-        "/srv/mesh.yaml:27:42: spec.externalName: leads back to itself: shop/a -> shop/b -> shop/a\n\
-         /srv/mesh.yaml:32:42: spec.externalName: leads back to itself: shop/b -> shop/a -> shop/b"
+        "/srv/mesh.yaml:27:42: spec.externalName: the names refer to each other in a circle: shop/a -> shop/b -> shop/a\n\
+         /srv/mesh.yaml:32:42: spec.externalName: the names refer to each other in a circle: shop/b -> shop/a -> shop/b"
     );
     let port =
         SHOP.to_owned() + &alias("a", "front.shop.svc.cluster.local", ", ports: [{port: 81}]");

@@ -71,7 +71,7 @@ mod tests {
         assert!(check(None, "valut").ends_with(" valut: did you mean vault?"));
         let none = check(Some("shop"), "vault");
         assert!(
-            none.ends_with("; there are bank/vault, shop/catalog, shop/web, shop/web-0"),
+            none.ends_with(": use one of bank/vault, shop/catalog, shop/web, shop/web-0"),
             "{none}"
         );
     }

@@ -49,7 +49,8 @@ pub(super) fn authorization(mesh: &MeshModel, findings: &mut Findings<'_>) {
     }
     for (at, (name, reason)) in found {
         let reason = format!("workload {name} denies every client: {reason}");
-        let remedy = "put rules of several policies into one, or select fewer workloads".to_owned();
+        let remedy =
+            "merge rules of several policies into one, or select fewer workloads".to_owned();
         findings.push(at, "spec", Mistake::error("too-many-policies", reason, remedy));
     }
 }
@@ -68,13 +69,15 @@ pub(super) fn authorizer(
     let path = "spec.external.backendRef";
     let Some(known) = mesh.index.service(&service) else {
         let reason =
-            format!("there is no Service {service}, so that what is asked about is denied");
+            format!("there is no Service {service}, so requests that need its decision are denied");
         let wrong = Mistake::error("authorizer-not-found", reason, instead(mesh, &service));
         return findings.push(at, &format!("{path}.name"), wrong);
     };
     if known.port(of.port).is_none() {
-        let reason =
-            format!("{service} has no port {}, so that what is asked about is denied", of.port);
+        let reason = format!(
+            "{service} has no port {}, so requests that need its decision are denied",
+            of.port
+        );
         let remedy = format!("it has {}", ports(&known));
         let wrong = Mistake::error("authorizer-not-found", reason, remedy);
         findings.push(at, &format!("{path}.port"), wrong);

@@ -27,9 +27,10 @@ pub(super) fn policy(
         && !mesh.index.is_of_mesh(namespace)
     {
         let reason = format!(
-            "{namespace} is not the namespace of the control plane, so that the policy has no effect"
+            "{namespace} is not the namespace of the control plane, so the policy has no effect"
         );
-        let remedy = "write it there (leno-system), or target the Namespace".to_owned();
+        let remedy =
+            "create it in that namespace (leno-system), or target the Namespace".to_owned();
         let wrong = Mistake::error("policy-not-for-the-mesh", reason, remedy);
         findings.push(at, "spec.targetRefs", wrong);
     }
@@ -39,7 +40,7 @@ pub(super) fn policy(
         if selected.is_empty() {
             let said = selector.match_labels.iter().map(|(key, value)| format!("{key}: {value}"));
             let reason = format!(
-                "no workload of {namespace} has the labels {{{}}}, so that the policy holds for nothing",
+                "no workload of {namespace} has the labels {{{}}}, so the policy has no effect",
                 said.collect::<Vec<_>>().join(", ")
             );
             let remedy =
@@ -113,7 +114,7 @@ fn enforced(
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let (has, them) = if without.len() == 1 { ("has", "it") } else { ("have", "them") };
     let reason =
-        format!("{}{more} {has} no proxy, so that nothing is enforced there", names.join(", "));
+        format!("{}{more} {has} no proxy, so the policy is not enforced there", names.join(", "));
     let remedy = format!("give {them} a proxy (leno.dev/inject)");
     let code = "policy-not-enforced";
     findings.push(
@@ -160,8 +161,8 @@ fn ports(
                 continue;
             }
             let reason = format!(
-                "no workload that the policy is for declares port {port}: a rule names ports of workloads, \
-                 not of Services"
+                "no workload that the policy selects declares port {port}: a rule names ports of \
+                 workloads, not of Services"
             );
             let has: Vec<String> = declared.iter().map(u16::to_string).collect();
             let remedy = format!("they have {}", has.join(", "));
@@ -218,8 +219,8 @@ fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &Au
     let own = policy.metadata.namespace.as_str();
     let domain = mesh.settings.trust_domain.to_string();
     let missing = |what: String| {
-        let reason = format!("no workload has the {what}, so that the entry matches no client");
-        let remedy = "name one that is there".to_owned();
+        let reason = format!("no workload has the {what}, so the entry matches no client");
+        let remedy = "name one that exists".to_owned();
         Mistake::warning("policy-matches-nothing", reason, remedy)
     };
     for (rule, one) in policy.spec.rules.iter().enumerate() {

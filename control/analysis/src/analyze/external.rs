@@ -38,8 +38,8 @@ fn policy(mesh: &MeshModel, findings: &mut Findings<'_>, (at, policy): (usize, &
         let Ok(name) = ServiceName::new(namespace, &target.name) else { continue };
         let Some(service) = mesh.index.service(&name) else { continue };
         if let Some(why) = service.ports.iter().find_map(missing) {
-            let remedy = "make it, with certificates in PEM under the key ca.crt".to_owned();
-            let reason = format!("{why}, so that nothing is sent to {name}");
+            let remedy = "create it, with certificates in PEM under the key ca.crt".to_owned();
+            let reason = format!("{why}, so no request is sent to {name}");
             let wrong = Mistake::error("authorities-missing", reason, remedy);
             findings.push(at, "spec.validation.caCertificateRefs", wrong);
             return;
@@ -49,10 +49,11 @@ fn policy(mesh: &MeshModel, findings: &mut Findings<'_>, (at, policy): (usize, &
         let has_names = named.into_iter().any(|external| !external.names.is_empty());
         if !has_names && endpoints().next().is_some() && endpoints().all(|e| e.identity.is_some()) {
             let reason = format!(
-                "every endpoint of {name} has a proxy, with which there is mTLS in any case: the \
-                 policy holds for nothing"
+                "every endpoint of {name} has a proxy, with which mTLS is used in any case, so the \
+                 policy has no effect"
             );
-            let remedy = "attach it to a Service of something outside of the mesh".to_owned();
+            let remedy =
+                "attach it to a Service whose endpoints are outside of the mesh".to_owned();
             let wrong = Mistake::warning("tls-of-the-mesh", reason, remedy);
             findings.push(at, &format!("spec.targetRefs[{index}]"), wrong);
         }
@@ -80,7 +81,7 @@ fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
             continue;
         }
         let (host, number) = (&name.host, port.port);
-        let reason = format!("requests to port {number} go to {host}:443 in clear");
+        let reason = format!("requests to port {number} go to {host}:443 in plaintext");
         let remedy = format!(
             "attach a BackendTLSPolicy with hostname {host}, or declare appProtocol: https if the \
              application speaks TLS itself"
@@ -104,8 +105,8 @@ fn cut_off(findings: &mut Findings<'_>, at: usize, service: &leno_resources::Ser
         return;
     }
     let reason = format!(
-        "an application that calls https://{host} is refused: the name has a virtual address, with \
-         the listed ports alone"
+        "an application that connects to https://{host} is refused, because the name has a virtual \
+         address with only the listed ports"
     );
     let remedy = "list port 443 as well: {name: https, port: 443, appProtocol: https}".to_owned();
     let wrong = Mistake::warning("https-cut-off", reason, remedy);

@@ -54,23 +54,23 @@ fn of_other_mesh(located: &Located<IgnoredDocument>) -> Option<Mistake> {
     let IgnoredDocument { api_version, kind } = &located.value;
     let (group, _) = api_version.split_once('/')?;
     if (group, kind.as_str()) == ("networking.k8s.io", "NetworkPolicy") {
-        let reason = "only a cluster's network applies it: what it forbids is allowed in leno up";
-        let remedy = "write an AuthorizationPolicy of leno.dev for what has to hold here too";
+        let reason = "only the network of a cluster enforces it, so what it forbids is allowed in \
+                      leno up";
+        let remedy = "write an AuthorizationPolicy of leno.dev for what must be forbidden here too";
         return Some(Mistake::warning("network-policy", reason.to_owned(), remedy.to_owned()));
     }
     let (_, mesh) = GROUPS.into_iter().find(|(known, _)| *known == group)?;
     Some(if PROTECTING.contains(&kind.as_str()) {
-        let reason =
-            format!("Leno does not read {kind} of {mesh}: what it forbids is allowed here");
+        let reason = format!("Leno ignores {kind} of {mesh}, so what it forbids is allowed here");
         let remedy = match kind.as_str() {
             "PeerAuthentication" => "annotate the namespace with leno.dev/mtls: strict",
             "HTTPLocalRateLimitPolicy" => "write a RateLimitPolicy of leno.dev/v1alpha1",
-            _ => "write it as a policy of leno.dev, then remove it from these files",
+            _ => "rewrite it as a policy of leno.dev, then remove it from these files",
         };
         Mistake::error("policy-of-another-mesh", reason, remedy.to_owned())
     } else {
-        let reason = format!("Leno does not read {kind} of {mesh}: it has no effect here");
-        let remedy = "write it as a document of the Gateway API or of leno.dev".to_owned();
+        let reason = format!("Leno ignores {kind} of {mesh}, so it has no effect here");
+        let remedy = "rewrite it as a document of the Gateway API or of leno.dev".to_owned();
         Mistake::warning("document-of-another-mesh", reason, remedy)
     })
 }

@@ -20,7 +20,7 @@ pub(super) fn grants(mesh: &MeshModel, findings: &mut Findings<'_>) {
         let namespace = object.key().namespace;
         let used = references.iter().any(|one| one.namespace == namespace && allows(grant, one));
         if !used {
-            let reason = "no route refers to what this grants".to_owned();
+            let reason = "no route uses what this grants".to_owned();
             let remedy = "check kind, namespace and name of both ends, or remove it".to_owned();
             findings.push(at, "spec", Mistake::warning("grant-unused", reason, remedy));
         }

@@ -53,7 +53,8 @@ fn unmatched(condition: &HeaderMatch) -> Option<Mistake> {
         return None;
     }
     let reason = format!(
-        "no request matches: white space at the ends of a value is not part of it, as in {:?}",
+        "no request matches, because white space at the ends of a header value, as in {:?}, is not \
+         part of it",
         condition.value
     );
     Some(Mistake::warning("header-unmatched", reason, format!("write {trimmed:?}")))

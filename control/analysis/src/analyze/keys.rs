@@ -25,7 +25,8 @@ pub(super) fn keys(
         // administrator manages it.
         let severity = if permitted.is_some() { Severity::Error } else { Severity::Warning };
         let reason = format!(
-            "the control plane is not permitted to fetch keys from {origin}, so that no token of {:?} is valid",
+            "the control plane is not permitted to fetch keys from {origin}, so no token of {:?} \
+             is valid",
             issuer.issuer
         );
         let remedy = format!(

@@ -78,7 +78,7 @@ fn outranked(
         "has no effect: TrafficPolicy {namespace}/{name} sets {part} for {target}, too, and takes \
          precedence because it {why}"
     );
-    let remedy = format!("remove {part} here, or put both policies into one");
+    let remedy = format!("remove {part} here, or merge both policies");
     Mistake::warning("policy-conflict", reason, remedy)
 }
 
@@ -102,7 +102,7 @@ fn on_bytes(
     }
     for field in of_requests(policy) {
         let reason = format!(
-            "{field} is about requests, and {} carries bytes (its appProtocol says so)",
+            "{field} applies to requests, but {} is opaque (by its appProtocol)",
             shown(policy, target)
         );
         let remedy = "remove it, or declare appProtocol: http, http2 or grpc".to_owned();

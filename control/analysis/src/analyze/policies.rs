@@ -68,7 +68,7 @@ fn target(
 ) {
     let nothing = |remedy: String| {
         let reason = format!(
-            "there is no {} {namespace}/{}, so that the policy holds for nothing",
+            "there is no {} {namespace}/{}, so the policy has no effect",
             target.kind, target.name
         );
         Mistake::error("target-not-found", reason, remedy)
@@ -89,7 +89,7 @@ fn target(
             let meant = nearest(&target.name, near.map(|key| key.name.as_str()));
             let remedy = match meant {
                 Some(meant) => format!("did you mean {meant}?"),
-                None => "a policy is of the namespace of what it is attached to".to_owned(),
+                None => "a policy must be in the namespace of its target".to_owned(),
             };
             findings.push(at, &name, nothing(remedy));
         }
@@ -102,8 +102,7 @@ fn target(
     if let Some(section) = &target.section_name
         && !has_port(&known, section)
     {
-        let reason =
-            format!("{service} has no port {section}, so that the policy holds for nothing");
+        let reason = format!("{service} has no port {section}, so the policy has no effect");
         let remedy = format!("it has {}", super::routes::ports(&known));
         let wrong = Mistake::error("target-port-not-found", reason, remedy);
         findings.push(at, &format!("{path}.sectionName"), wrong);

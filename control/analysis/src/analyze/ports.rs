@@ -104,10 +104,10 @@ fn protocols<'a>(
             continue;
         }
         let reason =
-            format!("{declared:?} is no protocol that Leno knows, so that the port carries bytes");
+            format!("{declared:?} is not a protocol that Leno supports, so the port is opaque");
         let remedy = match nearest(declared.trim(), PROTOCOLS) {
             Some(meant) => format!("did you mean {meant}?"),
-            None => "declare http, http2, grpc, https, tls or tcp, or leave it out".to_owned(),
+            None => "declare http, http2, grpc, https, tls or tcp, or remove it".to_owned(),
         };
         let wrong = Mistake::warning("protocol-unknown", reason, remedy);
         findings.push(at, &format!("spec.ports[{index}].appProtocol"), wrong);

@@ -122,13 +122,13 @@ fn service_for(mesh: &MeshModel, name: &ServiceName, client: &str) -> Option<Arc
 
 fn attachment(mesh: &MeshModel, findings: &mut Findings<'_>, route: &DeclaredRoute<'_>) {
     if !route.parents.iter().any(ParentRef::is_service) {
-        let reason = "attaches to no Service, so that nothing in a mesh follows it".to_owned();
+        let reason = "attaches to no Service, so it has no effect in a mesh".to_owned();
         let remedy = "name one: parentRefs: [{group: \"\", kind: Service, name: ...}]".to_owned();
         let wrong = Mistake::warning("route-of-nothing", reason, remedy);
         return findings.push(route.at, "spec.parentRefs", wrong);
     }
     if route.hostnames {
-        let reason = "hostnames mean nothing to a route of a Service".to_owned();
+        let reason = "hostnames have no effect in a route of a Service".to_owned();
         let remedy = "match the header Host instead".to_owned();
         let wrong = Mistake::warning("hostnames-unused", reason, remedy);
         findings.push(route.at, "spec.hostnames", wrong);
@@ -149,7 +149,7 @@ fn parent(
 ) {
     let Some(name) = route.parent_name(parent) else { return };
     let Some(service) = mesh.index.service(&name) else {
-        let reason = format!("there is no Service {name}, so that the route holds for nothing");
+        let reason = format!("there is no Service {name}, so the route has no effect");
         let wrong = Mistake::error("parent-not-found", reason, instead(mesh, &name));
         return findings.push(route.at, &format!("{path}.name"), wrong);
     };
@@ -162,19 +162,21 @@ fn parent(
     let named: Vec<_> = named.collect();
     if named.is_empty() {
         let field = if section.is_some() { "sectionName" } else { "port" };
-        let reason = format!("{name} has no such port, so that the route holds for nothing");
+        let reason = format!("{name} has no such port, so the route has no effect");
         let remedy = format!("it has {}", ports(&service));
         let wrong = Mistake::error("parent-port-not-found", reason, remedy);
         return findings.push(route.at, &format!("{path}.{field}"), wrong);
     }
     if is_headless(mesh, &name) {
-        let reason =
-            format!("{name} is headless: its instances are called one by one, without routes");
-        let remedy = "give the Service an address: leave out clusterIP: None".to_owned();
+        let reason = format!(
+            "{name} is headless, so clients connect to its instances directly, without \
+             routes"
+        );
+        let remedy = "give the Service an address: remove clusterIP: None".to_owned();
         findings.push(route.at, path, Mistake::warning("parent-headless", reason, remedy));
     }
     if route.kind.is_of_requests() && named.iter().all(|port| port.protocol == Protocol::Opaque) {
-        let reason = format!("the port of {name} is relayed as bytes, so that no request is seen");
+        let reason = format!("the port of {name} is opaque, so the proxy sees no requests");
         let remedy = "set its appProtocol to http, http2 or grpc".to_owned();
         findings.push(route.at, path, Mistake::warning("parent-opaque", reason, remedy));
     } else if route.kind == RouteKind::Grpc
@@ -207,14 +209,14 @@ fn targets_given(
     let path = format!("spec.rules[{index}]");
     let redirects = rule.filters.iter().any(|filter| filter.request_redirect.is_some());
     if rule.backends.is_empty() && !redirects {
-        let reason = "the rule names no backend: what it matches is answered 500".to_owned();
+        let reason = "the rule names no backend, so requests that it matches get 500".to_owned();
         let remedy = "add backendRefs, or a RequestRedirect".to_owned();
         findings.push(route.at, &path, Mistake::error("no-backend", reason, remedy));
     }
     let zero = |backend: &BackendRef| backend.weight == Some(0);
     if !rule.backends.is_empty() && rule.backends.iter().all(zero) {
-        let reason = "all weights are zero: what the rule matches is answered 500".to_owned();
-        let remedy = "give one of them a weight, or leave weights out".to_owned();
+        let reason = "all weights are zero, so requests that the rule matches get 500".to_owned();
+        let remedy = "give one of them a weight, or remove all weights".to_owned();
         let path = format!("{path}.backendRefs");
         findings.push(route.at, &path, Mistake::error("weights-zero", reason, remedy));
     }
@@ -271,26 +273,29 @@ fn dangling(
     match reason {
         InvalidTarget::Kind => Mistake::error(
             "backend-kind",
-            format!("a {} takes no requests here", to.kind.as_deref().unwrap_or("Service")),
+            format!("a {} cannot be a backend here", to.kind.as_deref().unwrap_or("Service")),
             "refer to a Service of the core group".to_owned(),
         ),
         InvalidTarget::NotFound => Mistake::error(
             "backend-not-found",
-            format!("there is no Service {name}: its part of the requests is answered 500"),
+            format!("there is no Service {name}, so its share of the requests gets 500"),
             service.map(|name| instead(mesh, &name)).unwrap_or_default(),
         ),
         InvalidTarget::NoSuchPort => {
             let known = service.and_then(|name| mesh.index.service(&name));
             let reason = match to.port {
-                Some(port) => format!("{name} has no port {port}: its part is answered 500"),
-                None => format!("says no port of {name}: its part is answered 500"),
+                Some(port) => format!(
+                    "{name} has no port {port}, so its share of the requests \
+                     gets 500"
+                ),
+                None => format!("names no port of {name}, so its share of the requests gets 500"),
             };
             let remedy = known.map(|service| format!("it has {}", ports(&service)));
             Mistake::error("port-not-found", reason, remedy.unwrap_or_default())
         }
         InvalidTarget::NotGranted => Mistake::error(
             "reference-not-granted",
-            format!("{namespace} does not let routes of {} refer to it", route.key.namespace),
+            format!("{namespace} does not permit routes of {} to refer to it", route.key.namespace),
             format!(
                 "add a ReferenceGrant in {namespace}: from {} in {}, to Service {}",
                 route.key.kind.as_str(),
@@ -326,7 +331,7 @@ pub(super) fn instead(mesh: &MeshModel, wanted: &ServiceName) -> String {
     };
     match near.or_else(elsewhere) {
         Some(meant) => format!("did you mean {meant}?"),
-        None => "add the Service, or name one that there is".to_owned(),
+        None => "add the Service, or name one that exists".to_owned(),
     }
 }
 
@@ -389,8 +394,10 @@ fn table(
         let IgnoredRoute::Kind(route) = ignored else { continue };
         let Some(at) = findings.position(&key_of(route)) else { continue };
         if told.insert((at, "spec".to_owned())) {
-            let reason =
-                format!("a GRPCRoute holds port {port} of {service}, so this counts for nothing");
+            let reason = format!(
+                "a GRPCRoute is attached to port {port} of {service}, so this route has no \
+                 effect"
+            );
             let remedy = "attach the two kinds to different ports".to_owned();
             findings.push(at, "spec", Mistake::warning("kind-displaced", reason, remedy));
         }
@@ -411,8 +418,13 @@ fn stream(
     };
     if told.insert((at, path.clone())) {
         let by = key_of(&shadowed.by);
-        let reason = format!("no connection to port {port} of {service} follows this: {by} has it");
-        let remedy = "the older route holds, then the first by name: remove one of both".to_owned();
+        let reason = format!(
+            "no connection to port {port} of {service} follows this route: {by} \
+             takes precedence"
+        );
+        let remedy = "the older route takes precedence, then the first by name: remove one of the \
+                      two"
+        .to_owned();
         findings.push(at, &path, Mistake::warning("routes-conflict", reason, remedy));
     }
 }
@@ -443,16 +455,17 @@ fn unreached(
             named.push(one);
         }
     }
-    let take = if named.len() == 1 { "takes them all" } else { "take them all together" };
+    let take = if named.len() == 1 { "matches them all" } else { "match them all together" };
     let reason = format!(
         "no request to port {port} of {service} reaches this: {} {take}",
         named.join(" and ")
     );
     let same_route = |rule: &TableRule, by: &TableRule| key_of(rule.route()) == key_of(by.route());
     if by.iter().all(|(by, _)| same_route(rule, by)) {
-        let remedy = "remove it, or have it ask for more".to_owned();
+        let remedy = "remove it, or make its match more specific".to_owned();
         return Mistake::warning("match-shadowed", reason, remedy);
     }
-    let remedy = "the older route holds, then the first by name: remove one of both".to_owned();
+    let remedy = "the older route takes precedence, then the first by name: remove one of the two"
+        .to_owned();
     Mistake::warning("routes-conflict", reason, remedy)
 }

@@ -56,18 +56,21 @@ fn only_through(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
 fn of_instance(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
     let of = &workload.metadata;
     let Some(instance) = waypoint_instance(&of.labels, &of.namespace) else {
-        let reason = format!("{WAYPOINT_LABEL} has no effect as an annotation: it is a label");
+        let reason = format!(
+            "{WAYPOINT_LABEL} has no effect as an annotation, because it is a \
+             label"
+        );
         let remedy = "write it below metadata.labels".to_owned();
         return of.annotations.contains_key(WAYPOINT_LABEL).then_some((reason, remedy));
     };
     let (waypoint, name) = (&instance.waypoint, &instance.waypoint.name);
-    let not = format!("the workload is no instance of the waypoint {waypoint}");
+    let not = format!("the workload is not an instance of the waypoint {waypoint}");
     if *workload.spec.service_account != **name {
         let reason = format!("{not}: its service account is {}", workload.spec.service_account);
         return Some((reason, format!("write serviceAccount: {name}")));
     }
     let is_its_service = |service: &Service| service.metadata.name.as_deref() == Some(&**name);
-    let remedy = format!("make a Service {name} with port 15008 that selects it");
+    let remedy = format!("create a Service {name} with port 15008 that selects it");
     (!services_of(mesh, workload).any(is_its_service))
         .then(|| (format!("{not}: no Service {name} selects it"), remedy))
 }
@@ -117,16 +120,19 @@ fn wrong(mesh: &MeshModel, waypoint: &ServiceName, namespace: &str) -> Option<Wr
     };
     if instances().next().is_none() {
         let reason = format!("there is no waypoint {waypoint}");
-        return Some((reason, format!("make one, or set the label {USE_WAYPOINT_LABEL}: none")));
+        return Some((reason, format!("create one, or set the label {USE_WAYPOINT_LABEL}: none")));
     }
     if !instances().any(|(one, _)| *one.spec.service_account == *waypoint.name) {
         let name = &waypoint.name;
         let reason =
             format!("no workload of the waypoint {waypoint} has the service account {name}");
-        return Some((reason, "give it that service account, by which clients know it".to_owned()));
+        return Some((
+            reason,
+            "give it that service account, by which clients identify it".to_owned(),
+        ));
     }
     if *namespace != *waypoint.namespace && !instances().any(|(_, instance)| instance.from_all) {
-        let reason = format!("the waypoint {waypoint} serves its own namespace alone");
+        let reason = format!("the waypoint {waypoint} serves only its own namespace");
         let remedy = "set allowedRoutes.namespaces.from: All of its Gateway, or the label leno.dev/waypoint-from: all of its workload";
         return Some((reason, remedy.to_owned()));
     }

@@ -270,7 +270,7 @@ fn access(
             of_all.map(|asked| (asked, "")).or(of_some.map(|asked| (asked, " about some requests")))
     {
         answer.access = "requests";
-        answer.reason = format!("{}, if {asked} does too, which is asked{what}", answer.reason);
+        answer.reason = format!("{}, if {asked} does too, which is consulted{what}", answer.reason);
     }
     if answer.access == "requests" {
         let asked = of_requests(Action::External);

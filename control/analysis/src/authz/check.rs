@@ -370,7 +370,7 @@ impl MeshModel {
             false => enforced.reason(decision),
         };
         if let Some(asked) = asked.filter(|_| permitted) {
-            reason = format!("{reason}, if {asked} does too, which is asked");
+            reason = format!("{reason}, if {asked} does too, which is consulted");
         }
         let (servers, policies) = (Vec::new(), verdicts.collect());
         AuthorizationAnswer { servers, permitted, policy, reason, policies, later: Vec::new() }

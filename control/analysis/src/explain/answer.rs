@@ -279,18 +279,20 @@ impl OutcomeAnswer {
 
     pub(super) fn outside(way_out: OutsideReach) -> Self {
         match way_out {
-            OutsideReach::Open => {
-                Self::new("outside", "goes there unchanged: the mesh knows nothing of that address")
-            }
+            OutsideReach::Open => Self::new(
+                "outside",
+                "goes there unchanged, because the address is outside of the \
+                 mesh",
+            ),
             OutsideReach::WithUplink => Self::new(
                 "outside",
-                "goes there unchanged if `leno up` has --uplink, else it is refused: the mesh knows nothing \
-                 of that address",
+                "goes there unchanged if `leno up` has --uplink, and is refused otherwise, because \
+                 the address is outside of the mesh",
             ),
             OutsideReach::None => Self::new(
                 "failed",
-                "is refused: the mesh knows nothing of that address, and `leno up` runs without --uplink, so \
-                 nothing leaves the mesh",
+                "is refused, because the address is outside of the mesh, and `leno up` runs \
+                 without --uplink",
             ),
         }
     }
@@ -300,21 +302,18 @@ impl OutcomeAnswer {
     pub(super) fn egress_denied(bytes: bool) -> Self {
         if bytes {
             return Self::closed(
-                "the connection is reset: the mesh knows nothing of that address, and leno.dev/egress of the \
-                 client says deny",
+                "the connection is reset, because the address is outside of the mesh, and the \
+                 client has leno.dev/egress: deny",
             );
         }
-        let text = "is answered 403: the mesh knows nothing of that address, and leno.dev/egress of the \
-                    client says deny";
+        let text = "gets 403, because the address is outside of the mesh, and the client has \
+                    leno.dev/egress: deny";
         let (status, leno_error) = (Some(403), Some("egress-denied".to_owned()));
         Self { status, leno_error, ..Self::new("answered", text) }
     }
 
     pub(super) fn unmeshed() -> Self {
-        Self::new(
-            "unmeshed",
-            "the client has no proxy: no route and no policy of clients holds for it",
-        )
+        Self::new("unmeshed", "the client has no proxy, so no route and no client policy applies")
     }
 
     /// A connection that is refused or reset.
@@ -323,15 +322,16 @@ impl OutcomeAnswer {
     }
 
     pub(super) fn no_such_port() -> Self {
-        Self::new("failed", "the connection is refused: the Service has no such port")
+        Self::new("failed", "the connection is refused, because the Service has no such port")
     }
 
     /// Relayed as bytes. `asked` is whether the question was about bytes; otherwise the port is declared opaque.
     pub(super) fn relayed(asked: bool) -> Self {
         let text = match asked {
-            true => "is relayed as bytes to one endpoint",
+            true => "is relayed as opaque bytes to one endpoint",
             false => {
-                "is relayed as bytes to one endpoint: the port is not of HTTP, so no HTTP route holds"
+                "is relayed as opaque bytes to one endpoint: the port is not of HTTP, so no HTTP \
+                 route holds"
             }
         };
         Self::new("relayed", text)
@@ -353,7 +353,7 @@ impl OutcomeAnswer {
         Self {
             status: Some(503),
             leno_error: Some("no-endpoints".to_owned()),
-            ..Self::new("failed", "nothing behind the backend takes traffic")
+            ..Self::new("failed", "no endpoint of the backend is ready")
         }
     }
 

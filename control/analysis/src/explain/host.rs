@@ -60,7 +60,7 @@ impl MeshModel {
             with_vips.filter(|service| !service.vips.is_empty() && stands_for(service, host));
         // If several services represent the name, the first by name is used.
         let Some(service) = named.min_by(|a, b| a.name.cmp(&b.name)) else { return found };
-        notes.push(format!("the name {host} stands for the Service {}", service.name));
+        notes.push(format!("the name {host} belongs to the Service {}", service.name));
         HostMeaning::Service(service)
     }
 

@@ -62,7 +62,8 @@ impl MeshModel {
             let mut answer = self.of_policy(service, one);
             if own.is_some() && one.part == PolicyPart::Retries && answer.holds {
                 answer.holds = false;
-                answer.reason = "the rule speaks for itself, within the budget of this".to_owned();
+                answer.reason =
+                    "the rule has its own retries, within the budget of this policy".to_owned();
             }
             told.push(answer);
         }
@@ -101,15 +102,18 @@ impl MeshModel {
     fn of_policy(&self, service: &Service, one: &PartOutcome<'_>) -> PolicyAnswer {
         let PartOutcome { part, policy, verdict } = one;
         let reason = match verdict {
-            PartVerdict::Holds => format!("it is for {}", scope(&policy.scope)),
+            PartVerdict::Holds => format!("it applies to {}", scope(&policy.scope)),
             PartVerdict::Outranked(by) if by.scope == policy.scope => {
-                format!("TrafficPolicy {} is for the same and goes before it", named(&by.source))
+                format!(
+                    "TrafficPolicy {} applies to the same target and takes precedence",
+                    named(&by.source)
+                )
             }
             PartVerdict::Outranked(by) => {
                 let (named, scope) = (named(&by.source), scope(&by.scope));
-                format!("TrafficPolicy {named} is narrower: it is for {scope}")
+                format!("TrafficPolicy {named} is more specific: it applies to {scope}")
             }
-            PartVerdict::Elsewhere => format!("it is for {} alone", scope(&policy.scope)),
+            PartVerdict::Elsewhere => format!("it applies only to {}", scope(&policy.scope)),
         };
         PolicyAnswer {
             part: part.as_str(),
@@ -131,7 +135,7 @@ impl MeshModel {
             part: PolicyPart::Retries.as_str(),
             holds: true,
             says: says(PolicyPart::Retries, &with_rule(Traffic::default(), rule.rule())),
-            reason: format!("rule {} speaks for itself", rule.index()),
+            reason: format!("rule {} sets it itself", rule.index()),
             ..self.named(service, (kind, &source))
         }
     }
@@ -147,14 +151,14 @@ impl MeshModel {
             (time(limit.per), if limit.is_global { "all instances" } else { "each instance" });
         let holds = limit.port.is_none_or(|of| of == port);
         let reason = match limit.port {
-            None => "it is for all ports of the workload".to_owned(),
-            Some(of) if holds => format!("it is for port {of} of the workload"),
-            Some(of) => format!("it is for port {of} of the workload alone"),
+            None => "it applies to all ports of the workload".to_owned(),
+            Some(of) if holds => format!("it applies to port {of} of the workload"),
+            Some(of) => format!("it applies only to port {of} of the workload"),
         };
         PolicyAnswer {
             part: "rate limit",
             holds,
-            says: format!("{requests} requests in {per} {of}, {burst} at once, of {whose}"),
+            says: format!("{requests} requests in {per} {of}, at most {burst} at once, of {whose}"),
             reason,
             ..self.named(service, (Kind::RateLimitPolicy, &limit.source))
         }
@@ -231,7 +235,7 @@ fn retries(policy: &Traffic) -> String {
     let (attempts, budget) = (retries.attempts, retries.budget);
     let writes = if retries.non_idempotent { ", of any method" } else { "" };
     format!(
-        "{attempts} more tries on {}{writes}; at most {} % of the requests and {} a second",
+        "{attempts} more tries on {}{writes}; at most {} % of the requests and {} per second",
         on.join(", "),
         budget.percent,
         budget.min_per_second
@@ -244,7 +248,7 @@ fn hedging(policy: &Traffic) -> String {
         None => time(hedging.delay),
         Some(tenths) => {
             let percentile = f64::from(tenths) / 10.0;
-            format!("the {percentile}th percentile, {} at least", time(hedging.delay))
+            format!("the {percentile}th percentile, at least {}", time(hedging.delay))
         }
     };
     format!("{} more copies, each after {late}", hedging.copies)
@@ -255,9 +259,8 @@ fn faults(policy: &Traffic) -> String {
     let percent = |share: leno_types::traffic::RequestShare| f64::from(share.0) / 10_000.0;
     let delay =
         faults.delay.map(|delay| format!("{} % wait for {}", percent(delay.share), time(delay.by)));
-    let abort = faults
-        .abort
-        .map(|abort| format!("{} % are answered {}", percent(abort.share), abort.status));
+    let abort =
+        faults.abort.map(|abort| format!("{} % get {}", percent(abort.share), abort.status));
     delay.into_iter().chain(abort).collect::<Vec<_>>().join(", ")
 }
 
@@ -272,7 +275,7 @@ fn limits(policy: &Traffic) -> String {
     .into_iter()
     .filter_map(|(what, bound)| bound.map(|bound| format!("{bound} {what}")))
     .collect();
-    said.extend(limits.adaptive.then(|| "as many as the endpoints stand".to_owned()));
+    said.extend(limits.adaptive.then(|| "as many requests as the endpoints can handle".to_owned()));
     said.join(", ")
 }
 
@@ -297,7 +300,12 @@ fn balancing(policy: &Traffic) -> String {
     }];
     said.extend(balancing.session_cookie.as_ref().map(|name| format!("sessions by cookie {name}")));
     said.extend(balancing.slow_start.map(|start| format!("slow start of {}", time(start))));
-    said.extend(balancing.overflow.map(|most| format!("others help from {most} requests on")));
+    said.extend(balancing.overflow.map(|most| {
+        format!(
+            "endpoints of other zones share the load \
+             from {most} requests on"
+        )
+    }));
     said.join(", ")
 }
 

@@ -47,7 +47,7 @@ pub enum QuestionError {
     )]
     Url(String),
     /// The URL's scheme is unknown.
-    #[error("{0:?} is no scheme here: use http, https, grpc, tcp or tls")]
+    #[error("{0:?} is not a supported scheme: use http, https, grpc, tcp or tls")]
     Scheme(String),
     /// The port is not a valid number.
     #[error("{0:?} is not a port: use 1 to 65535")]
@@ -60,7 +60,8 @@ pub enum QuestionError {
     Header(String),
     /// A word that is not part of a request.
     #[error(
-        "{0:?} is too much: a request is [METHOD] URL [-H 'name: value']..., with -X for a METHOD that is not in capitals"
+        "{0:?} is an unexpected argument: a request is [METHOD] URL [-H 'name: value']..., with -X \
+         for a METHOD that is not in capitals"
     )]
     Word(String),
 }

@@ -52,8 +52,8 @@ impl MeshModel {
             RouteDecision::Preflight(_, cors) => {
                 let lines = lines(cors::preflight(cors, question));
                 let text = match lines.is_empty() {
-                    true => "the proxy answers the preflight: the origin may do nothing",
-                    false => "the proxy answers the preflight: the origin may",
+                    true => "the proxy answers the preflight, which permits the origin nothing",
+                    false => "the proxy answers the preflight, which permits the origin",
                 };
                 OutcomeAnswer::answered(204, lines, text)
             }
@@ -163,7 +163,7 @@ fn considered(table: &RouteTable, question: &ExplainQuestion) -> Vec<ConsideredM
     let shown = |one: &MatchResult<'_>, reached: bool| {
         let holds = one.mismatch.is_none();
         let reason = match (holds, reached) {
-            (true, false) => "matches, but another match has precedence".to_owned(),
+            (true, false) => "matches, but another match takes precedence".to_owned(),
             _ => one.reason(),
         };
         ConsideredMatch { rule: one.rule.to_string(), index: one.place, holds, reached, reason }

@@ -27,7 +27,7 @@ impl MeshModel {
         answer.considered = table.rules().iter().map(|one| considered(one, rule, name)).collect();
         let Some(rule) = rule else {
             answer.outcome =
-                OutcomeAnswer::closed("no route is for the connection, which is refused");
+                OutcomeAnswer::closed("no route matches the connection, which is refused");
             return;
         };
         answer.rule = Some(routed::rule(rule));
@@ -46,9 +46,10 @@ impl MeshModel {
         let good = |one: &BackendAnswer| one.share > 0.0 && !one.endpoints.is_empty();
         answer.outcome = match answer.backends.iter().any(good) {
             true => OutcomeAnswer::relayed(true),
-            false => {
-                OutcomeAnswer::closed("nothing behind the rule takes connections: it is refused")
-            }
+            false => OutcomeAnswer::closed(
+                "the connection is refused, because no endpoint of the rule \
+                 is ready",
+            ),
         };
     }
 }
@@ -62,11 +63,11 @@ fn considered(
     let route = one.route();
     let reason = match (holds, route.kind, server_name) {
         (true, ..) => "holds".to_owned(),
-        (false, RouteKind::Tls, None) => "the client names no server".to_owned(),
+        (false, RouteKind::Tls, None) => "the client sends no server name (SNI)".to_owned(),
         (false, RouteKind::Tls, Some(name)) => {
-            format!("{name} is not nearest to {}", route.hostnames.join(", "))
+            format!("{name} is not the most specific match for {}", route.hostnames.join(", "))
         }
-        (false, ..) => "another route goes before it".to_owned(),
+        (false, ..) => "another route takes precedence".to_owned(),
     };
     ConsideredMatch { rule: one.to_string(), index: 0, holds, reached: true, reason }
 }

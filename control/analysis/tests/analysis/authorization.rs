@@ -15,8 +15,7 @@ fn an_authorization_policy_that_selects_nothing_is_found() {
     assert_eq!(
         shown(&policy("selector: {matchLabels: {app: crat}}")),
         [
-            "error[policy-selects-nothing] spec.selector.matchLabels: no workload of shop has the labels \
-             {app: crat}, so that the policy holds for nothing; a policy selects workloads of its own \
+            "error[policy-selects-nothing] spec.selector.matchLabels: no workload of shop has the labels {app: crat}, so the policy has no effect; a policy selects workloads of its own \
              namespace by their labels"
         ]
     );
@@ -42,8 +41,7 @@ fn an_authorizer_that_cannot_be_asked_is_found() {
         found.into_iter().filter(|one| one.contains("authorizer-not-found")).collect::<Vec<_>>()
     };
     let found = policy("{name: opa, port: 80}");
-    let expected = "error[authorizer-not-found] spec.external.backendRef.name: there is no Service shop/opa, so \
-                    that what is asked about is denied";
+    let expected = "error[authorizer-not-found] spec.external.backendRef.name: there is no Service shop/opa, so requests that need its decision are denied";
     assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
     let found = policy("{name: cart, port: 9}");
     let expected =
@@ -69,8 +67,7 @@ fn keys_that_the_control_plane_may_not_fetch_are_found() {
         let found = shown(&format!("{policy}{more}"));
         found.into_iter().filter(|one| one.contains("keys-not-permitted")).collect::<Vec<_>>()
     };
-    let said = "[keys-not-permitted] spec.tokens[1].jwksUrl: the control plane is not permitted to fetch keys from \
-                https://id.example.com, so that no token of \"j\" is valid; add https://id.example.com to the \
+    let said = "[keys-not-permitted] spec.tokens[1].jwksUrl: the control plane is not permitted to fetch keys from https://id.example.com, so no token of \"j\" is valid; add https://id.example.com to the \
                 annotation leno.dev/keys-from of the Namespace leno-system";
     assert_eq!(found(""), [format!("warning{said}")], "a cluster may permit it");
     let others = "leno.dev/keys-from: 'http://id.example.com, https://id.example.com:8443'";
@@ -114,7 +111,7 @@ fn target(kind: &str, name: &str) -> String {
 
 #[test]
 fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {
-    let reason = "bank/plain has no proxy, so that nothing is enforced there; give it a proxy (leno.dev/inject)";
+    let reason = "bank/plain has no proxy, so the policy is not enforced there; give it a proxy (leno.dev/inject)";
     for attached in [
         "selector: {matchLabels: {app: plain}}".to_owned(),
         target("Workload", "plain"),
@@ -142,7 +139,7 @@ fn an_entry_of_an_authorization_policy_that_matches_nothing_is_found() {
     for (rule, expected) in [
         (
             "{to: [{ports: [80]}]}",
-            "to[0].ports[0]: no workload that the policy is for declares port 80",
+            "to[0].ports[0]: no workload that the policy selects declares port 80",
         ),
         (
             "{from: [{serviceAccounts: [crat]}]}",

@@ -242,8 +242,11 @@ fn one_request_is_decided_on_with_the_reason_of_every_policy() {
     let ambiguous = check(web(), "http://orders/x/../admin");
     assert!(!ambiguous.answer.permitted && ambiguous.answer.reason.contains("ambiguous"));
     let cart = check(CheckClient::Named("cart".into()), "http://orders/items");
-    assert_eq!(cart.answer.policies[0].reason, "no rule is for the client");
-    assert_eq!(cart.answer.policies[1].reason, "no rule for the client is for the request");
+    assert_eq!(cart.answer.policies[0].reason, "no rule matches the client");
+    assert_eq!(
+        cart.answer.policies[1].reason,
+        "no rule that matches the client matches the request"
+    );
     assert!(!cart.answer.permitted);
     let stranger: leno_types::Identity = "spiffe://cluster.local/ns/bank/sa/web".parse().unwrap();
     assert!(!check(CheckClient::Identity(stranger), "http://orders/").answer.permitted);
@@ -386,14 +389,16 @@ fn an_external_authorizer_is_named_where_it_is_asked() {
     };
     let (web, reason) = of("shop/web");
     assert_eq!(web, "requests");
-    assert!(reason.ends_with(", if shop/opa:9191 does too, which is asked about some requests"));
+    assert!(
+        reason.ends_with(", if shop/opa:9191 does too, which is consulted about some requests")
+    );
     assert_eq!(of("shop/cart").0, "denied", "nothing is asked about what is denied");
     let check = |client: &str, url: &str| {
         let client = CheckClient::Named(client.to_owned());
         mesh.check(Some("shop"), "orders", &client, (&question(url), &[])).unwrap().answer
     };
     let asked = check("web", "http://orders/v1/a");
-    assert!(asked.permitted && asked.reason.ends_with("which is asked"), "{asked:?}");
+    assert!(asked.permitted && asked.reason.ends_with("which is consulted"), "{asked:?}");
     let other = check("web", "http://orders/a");
     assert!(other.permitted && !other.reason.contains("asked"), "{other:?}");
     let denied = check("cart", "http://orders/v1/a");
@@ -454,7 +459,7 @@ fn what_depends_on_the_age_of_a_certificate_is_said_with_that_age() {
         assert_eq!(check.answer.later, line.later);
         (line.access, later.join("|"))
     };
-    let denied = "Allow policies are for the port, and none matches";
+    let denied = "Allow policies apply to the port, but none matches";
     let permits = |name: &str| format!("AuthorizationPolicy shop/{name} permits it");
     let never = String::new();
     let web = ("permitted", format!("denied once the certificate is 1h1s old: {denied}"));

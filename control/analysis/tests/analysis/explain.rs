@@ -242,10 +242,10 @@ fn every_outcome_is_told() {
 fn a_consumer_route_holds_for_its_namespace_and_the_others_are_told() {
     let said = ask("guest", "web", "http://cart.shop/old");
     assert_eq!(said.rule.as_ref().map(|rule| &*rule.route), Some("mine"));
-    let displaced = "HTTPRoute shop/cart is displaced by the routes that the namespace guest has";
+    let displaced = "HTTPRoute shop/cart is displaced by the routes of the namespace guest";
     assert!(said.ignored[0].starts_with(displaced), "{:?}", said.ignored);
     let said = ask("shop", "web", "http://cart/old");
-    assert_eq!(said.ignored, ["HTTPRoute guest/mine is for the clients in guest alone"]);
+    assert_eq!(said.ignored, ["HTTPRoute guest/mine applies only to clients in guest"]);
 }
 
 #[test]
@@ -266,13 +266,13 @@ fn clients_are_found_by_every_name_and_others_are_refused() {
         assert_eq!(client(namespace, name).as_deref(), Ok(expected), "{name}");
     }
     for (namespace, name, expected) in [
-        (None, "web", "\"web\" is in the namespaces guest, shop: say which with -n"),
+        (None, "web", "\"web\" is in the namespaces guest, shop: choose one with -n"),
         (Some("shop"), "crat", "there is no workload \"shop/crat\": did you mean shop/cart?"),
         (Some("guest"), "cart", "there is no workload \"guest/cart\": did you mean shop/cart?"),
         (
             None,
             "database",
-            "there is no workload \"database\"; there are: guest/web, shop/cart, shop/plain, shop/web",
+            "there is no workload \"database\": use one of guest/web, shop/cart, shop/plain, shop/web",
         ),
     ] {
         let error = client(namespace, name).expect_err(name);
@@ -298,7 +298,7 @@ fn a_host_that_nothing_has_is_named_with_one_like_it() {
         let meant = meant.map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
         assert_eq!(
             said.notes[0],
-            format!("nothing in the mesh is called {host}{meant}"),
+            format!("nothing in the mesh has the name {host}{meant}"),
             "{said:?}"
         );
     }
@@ -412,20 +412,14 @@ fn names_of_names_and_clients_without_a_proxy_are_told_of() {
     let mesh = MeshModel::new(objects).of_leno_up(OutsideReach::None);
     for (client, url, kind, status, text) in [
         ("web", "http://alias/", "forwarded", None, "goes to one endpoint of the backend"),
-        ("web", "http://loop/", "failed", None, "leads back to itself"),
+        ("web", "http://loop/", "failed", None, "refers to itself in a circle"),
         ("web", "http://away/", "failed", None, "without --uplink"),
         ("web", "https://198.51.100.2/", "failed", None, "without --uplink"),
-        (
-            "denied",
-            "http://away/",
-            "answered",
-            Some(403),
-            "leno.dev/egress of the client says deny",
-        ),
+        ("denied", "http://away/", "answered", Some(403), "the client has leno.dev/egress: deny"),
         ("denied", "https://198.51.100.2/", "failed", None, "is reset"),
-        ("plain", "http://strict/", "failed", None, "takes mTLS alone"),
-        ("plain", "http://alias/", "failed", None, "takes mTLS alone"),
-        ("plain", "http://strict-0.strict/", "failed", None, "takes mTLS alone"),
+        ("plain", "http://strict/", "failed", None, "accepts only mTLS"),
+        ("plain", "http://alias/", "failed", None, "accepts only mTLS"),
+        ("plain", "http://strict-0.strict/", "failed", None, "accepts only mTLS"),
         ("plain", "http://198.51.100.2/", "unmeshed", None, "has no proxy"),
     ] {
         let said = mesh.explain(&question(Some("shop"), client, url)).expect("an answer");
@@ -465,7 +459,7 @@ fn a_name_outside_stands_for_a_service_of_the_clients_namespace_under_leno_up() 
         ("web", "http://pay.example/", "forwarded", None, "one endpoint of the backend"),
         ("denied", "http://Pay.example./", "forwarded", None, "one endpoint of the backend"),
         ("web", "https://pay.example/", "failed", None, "the Service has no such port"),
-        ("denied", "http://to-pay/", "answered", Some(403), "the mesh knows nothing"),
+        ("denied", "http://to-pay/", "answered", Some(403), "the address is outside of the mesh"),
         ("plain", "https://pay.example/", "unmeshed", None, "has no proxy"),
     ] {
         let outcome = mesh.explain(&question(Some("shop"), client, url)).expect("good").outcome;

@@ -94,16 +94,20 @@ fn the_narrower_policy_holds_part_by_part() {
     let line = before.lines().count();
     assert_eq!(slow.place.as_deref(), Some(&*format!("shop.yaml:{line}:1")));
     let wide = one(&all, "retries", "wide");
-    let narrower = "TrafficPolicy shop/slow is narrower: it is for HTTPRoute shop/cart rule items";
+    let narrower =
+        "TrafficPolicy shop/slow is more specific: it applies to HTTPRoute shop/cart rule items";
     assert_eq!((wide.holds, &*wide.reason), (false, narrower));
     // The wide policy applies to everything that the narrow policy does not set.
     let timeout = one(&all, "timeouts.request", "wide");
     assert_eq!((timeout.holds, &*timeout.says), (true, "10s"));
     assert!(one(&all, "limits", "wide").holds);
     let other = one(&all, "limits", "other");
-    assert_eq!((other.holds, &*other.reason), (false, "it is for port 81 alone"));
+    assert_eq!((other.holds, &*other.reason), (false, "it applies only to port 81"));
     let limit = one(&all, "rate limit", "much");
-    assert_eq!(limit.says, "100 requests in 1s for each client, 100 at once, of each instance");
+    assert_eq!(
+        limit.says,
+        "100 requests in 1s for each client, at most 100 at once, of each instance"
+    );
     assert!(limit.holds && limit.kind == "RateLimitPolicy");
 }
 
@@ -114,7 +118,7 @@ fn a_rule_speaks_for_itself() {
     assert_eq!((own.holds, own.kind), (true, "HTTPRoute"));
     assert!(own.says.starts_with("3 more tries on 502, connect-failure"), "{own:?}");
     let wide = one(&all, "retries", "wide");
-    assert_eq!(wide.reason, "the rule speaks for itself, within the budget of this");
+    assert_eq!(wide.reason, "the rule has its own retries, within the budget of this policy");
     assert!(!wide.holds && !one(&all, "retries", "slow").holds);
 }
 
@@ -123,7 +127,7 @@ fn without_a_rule_those_of_the_service_hold() {
     let all = policies("http://cart:81/");
     assert!(one(&all, "retries", "wide").holds);
     let slow = one(&all, "retries", "slow");
-    assert_eq!(slow.reason, "it is for HTTPRoute shop/cart rule items alone");
+    assert_eq!(slow.reason, "it applies only to HTTPRoute shop/cart rule items");
     assert!(one(&all, "limits", "other").holds && !one(&all, "limits", "wide").holds);
 }
 

@@ -88,7 +88,7 @@ fn what_is_outside_is_called_in_clear_or_by_authorities_that_are_there() {
     assert_eq!(shown(&external("port: 443", "")), [""; 0]);
     let said = shown(&external(port, GIVEN));
     let missing = "error[authorities-missing] spec.validation.caCertificateRefs: there is no ConfigMap \
-                   shop/ca with ca.crt, so that nothing is sent to shop/pay";
+                   shop/ca with ca.crt, so no request is sent to shop/pay";
     assert!(said.len() == 1 && said[0].starts_with(missing), "{said:?}");
     let empty = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, namespace: shop}\ndata: {x: y}\n---\n";
     let said = shown(&(external(port, GIVEN) + empty));
@@ -137,35 +137,35 @@ fn every_mistake_in_a_rule_is_found() {
     for (text, expected) in [
         (
             backend("{name: cartt, port: 80}"),
-            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/cartt: its part of the requests is answered 500; did you mean cart?",
+            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/cartt, so its share of the requests gets 500; did you mean cart?",
         ),
         (
             backend("{name: stock, port: 80}"),
-            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/stock: its part of the requests is answered 500; did you mean stock in the namespace store?",
+            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/stock, so its share of the requests gets 500; did you mean stock in the namespace store?",
         ),
         (
             backend("{name: nobody, port: 80}"),
-            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/nobody: its part of the requests is answered 500; add the Service, or name one that there is",
+            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/nobody, so its share of the requests gets 500; add the Service, or name one that exists",
         ),
         (
             backend("{name: cart, port: 80}, {name: cart, port: 8080}"),
-            "error[port-not-found] spec.rules[0].backendRefs[1]: shop/cart has no port 8080: its part is answered 500; it has port 80 (http)",
+            "error[port-not-found] spec.rules[0].backendRefs[1]: shop/cart has no port 8080, so its share of the requests gets 500; it has port 80 (http)",
         ),
         (
             backend("{name: stock, namespace: store, port: 80}"),
-            "error[reference-not-granted] spec.rules[0].backendRefs[0]: store does not let routes of shop refer to it; add a ReferenceGrant in store: from HTTPRoute in shop, to Service stock",
+            "error[reference-not-granted] spec.rules[0].backendRefs[0]: store does not permit routes of shop to refer to it; add a ReferenceGrant in store: from HTTPRoute in shop, to Service stock",
         ),
         (
             backend("{group: example.org, kind: Bucket, name: b}"),
-            "error[backend-kind] spec.rules[0].backendRefs[0]: a Bucket takes no requests here; refer to a Service of the core group",
+            "error[backend-kind] spec.rules[0].backendRefs[0]: a Bucket cannot be a backend here; refer to a Service of the core group",
         ),
         (
             backend("{name: cart, port: 80, weight: 0}"),
-            "error[weights-zero] spec.rules[0].backendRefs: all weights are zero: what the rule matches is answered 500; give one of them a weight, or leave weights out",
+            "error[weights-zero] spec.rules[0].backendRefs: all weights are zero, so requests that the rule matches get 500; give one of them a weight, or remove all weights",
         ),
         (
             route(PARENT, "  - name: empty\n"),
-            "error[no-backend] spec.rules[0]: the rule names no backend: what it matches is answered 500; add backendRefs, or a RequestRedirect",
+            "error[no-backend] spec.rules[0]: the rule names no backend, so requests that it matches get 500; add backendRefs, or a RequestRedirect",
         ),
         (
             route(
@@ -174,7 +174,7 @@ fn every_mistake_in_a_rule_is_found() {
                     "{to_cart}    filters: [{{type: RequestMirror, requestMirror: {{backendRef: {{name: crat, port: 80}}}}}}]\n"
                 ),
             ),
-            "error[backend-not-found] spec.rules[0].filters[0].requestMirror.backendRef: there is no Service shop/crat: its part of the requests is answered 500; did you mean cart?",
+            "error[backend-not-found] spec.rules[0].filters[0].requestMirror.backendRef: there is no Service shop/crat, so its share of the requests gets 500; did you mean cart?",
         ),
     ] {
         assert_eq!(shown(&text), [expected], "{text}");
@@ -210,31 +210,31 @@ fn every_mistake_in_an_attachment_is_found() {
     for (text, expected) in [
         (
             parent("{group: '', kind: Service, name: catr}"),
-            "error[parent-not-found] spec.parentRefs[0].name: there is no Service shop/catr, so that the route holds for nothing; did you mean cart?",
+            "error[parent-not-found] spec.parentRefs[0].name: there is no Service shop/catr, so the route has no effect; did you mean cart?",
         ),
         (
             parent("{group: '', kind: Service, name: cart, port: 81}"),
-            "error[parent-port-not-found] spec.parentRefs[0].port: shop/cart has no such port, so that the route holds for nothing; it has port 80 (http)",
+            "error[parent-port-not-found] spec.parentRefs[0].port: shop/cart has no such port, so the route has no effect; it has port 80 (http)",
         ),
         (
             parent("{group: '', kind: Service, name: cart, sectionName: web}"),
-            "error[parent-port-not-found] spec.parentRefs[0].sectionName: shop/cart has no such port, so that the route holds for nothing; it has port 80 (http)",
+            "error[parent-port-not-found] spec.parentRefs[0].sectionName: shop/cart has no such port, so the route has no effect; it has port 80 (http)",
         ),
         (
             parent("{group: '', kind: Service, name: bytes}"),
-            "warning[parent-opaque] spec.parentRefs[0]: the port of shop/bytes is relayed as bytes, so that no request is seen; set its appProtocol to http, http2 or grpc",
+            "warning[parent-opaque] spec.parentRefs[0]: the port of shop/bytes is opaque, so the proxy sees no requests; set its appProtocol to http, http2 or grpc",
         ),
         (
             parent("{group: '', kind: Service, name: single}"),
-            "warning[parent-headless] spec.parentRefs[0]: shop/single is headless: its instances are called one by one, without routes; give the Service an address: leave out clusterIP: None",
+            "warning[parent-headless] spec.parentRefs[0]: shop/single is headless, so clients connect to its instances directly, without routes; give the Service an address: remove clusterIP: None",
         ),
         (
             parent("{name: gateway}"),
-            "warning[route-of-nothing] spec.parentRefs: attaches to no Service, so that nothing in a mesh follows it; name one: parentRefs: [{group: \"\", kind: Service, name: ...}]",
+            "warning[route-of-nothing] spec.parentRefs: attaches to no Service, so it has no effect in a mesh; name one: parentRefs: [{group: \"\", kind: Service, name: ...}]",
         ),
         (
             parent(PARENT).replace("  rules:", "  hostnames: [cart.example]\n  rules:"),
-            "warning[hostnames-unused] spec.hostnames: hostnames mean nothing to a route of a Service; match the header Host instead",
+            "warning[hostnames-unused] spec.hostnames: hostnames have no effect in a route of a Service; match the header Host instead",
         ),
         (
             kind_of_route("GRPCRoute", "g", PARENT, to_cart),
@@ -275,7 +275,7 @@ fn what_no_request_reaches_is_found() {
     assert!(
         found[0].starts_with("warning[match-shadowed] spec.rules[1]: no request to port 80 of shop/cart reaches this: HTTPRoute shop/r rule 0 match 0")
             && found[0].contains(" and HTTPRoute shop/r rule 0 match 1")
-            && found[0].contains("take them all together"),
+            && found[0].contains("match them all together"),
         "{found:?}"
     );
 
@@ -289,8 +289,9 @@ fn what_no_request_reaches_is_found() {
     let kinds = route(PARENT, one) + &kind_of_route("GRPCRoute", "g", PARENT, one);
     let found = shown(&kinds);
     assert!(
-        found.iter().any(|one| one
-            .starts_with("warning[kind-displaced] spec: a GRPCRoute holds port 80 of shop/cart")),
+        found.iter().any(|one| one.starts_with(
+            "warning[kind-displaced] spec: a GRPCRoute is attached to port 80 of shop/cart"
+        )),
         "{found:?}"
     );
 }
@@ -312,7 +313,7 @@ fn routes_of_connections_are_checked_too() {
         assert!(found.len() == 1 && found[0].starts_with(code), "{to}: {found:?}");
     }
     let to = "{name: bytes, port: 90}";
-    let conflict = "warning[routes-conflict] spec: no connection to port 90 of shop/bytes follows this: TCPRoute shop/a has it; the older route holds, then the first by name: remove one of both";
+    let conflict = "warning[routes-conflict] spec: no connection to port 90 of shop/bytes follows this route: TCPRoute shop/a takes precedence; the older route takes precedence, then the first by name: remove one of the two";
     assert_eq!(shown(&(tcp("a", to) + &tcp("b", to))), [conflict]);
     let tls = |name: &str, hosts: &str| {
         kind_of_route("TLSRoute", name, bytes, &format!("  - backendRefs: [{to}]\n"))
@@ -349,11 +350,11 @@ fn policies_of_nothing_and_those_that_write_twice_are_found() {
     for (text, expected) in [
         (
             traffic("{group: '', kind: Service, name: crat}", LIMITS),
-            "error[target-not-found] spec.targetRefs[0].name: there is no Service shop/crat, so that the policy holds for nothing; did you mean cart?",
+            "error[target-not-found] spec.targetRefs[0].name: there is no Service shop/crat, so the policy has no effect; did you mean cart?",
         ),
         (
             traffic(&cart.replace("cart}", "cart, sectionName: web}"), LIMITS),
-            "error[target-port-not-found] spec.targetRefs[0].sectionName: shop/cart has no port web, so that the policy holds for nothing; it has port 80 (http)",
+            "error[target-port-not-found] spec.targetRefs[0].sectionName: shop/cart has no port web, so the policy has no effect; it has port 80 (http)",
         ),
         (
             traffic(cart, &retries("connect-failure, 5xx, reset")),
@@ -361,7 +362,7 @@ fn policies_of_nothing_and_those_that_write_twice_are_found() {
         ),
         (
             "apiVersion: leno.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: p, namespace: shop}\nspec: {targetRefs: [{group: leno.dev, kind: Workload, name: crat}], limits: [{requests: 5}]}\n".to_owned(),
-            "error[target-not-found] spec.targetRefs[0].name: there is no Workload shop/crat, so that the policy holds for nothing; did you mean cart?",
+            "error[target-not-found] spec.targetRefs[0].name: there is no Workload shop/crat, so the policy has no effect; did you mean cart?",
         ),
     ] {
         assert_eq!(shown(&text), [expected], "{text}");
@@ -384,7 +385,7 @@ fn objects_without_effect_are_found() {
         let found = shown(&(user.clone() + &grant(namespace, kind)));
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("error[reference-not-granted]"), "{found:?}");
-        assert!(found[1].starts_with("warning[grant-unused] spec: no route refers"), "{found:?}");
+        assert!(found[1].starts_with("warning[grant-unused] spec: no route uses"), "{found:?}");
     }
     let slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: shop, labels: {kubernetes.io/service-name: crat}}\naddressType: IPv4\nendpoints: [{addresses: [10.0.0.1]}]\nports: [{port: 80}]\n";
     assert_eq!(
@@ -503,11 +504,9 @@ fn parts_of_policies_without_effect_are_found() {
             "  retries: {on: [5xx]}\n  limits: {requests: 5, connections: 5}\n  timeouts: {idle: 1h}\n"
         )),
         [
-            "warning[policy-on-bytes] spec.retries: retries is about requests, and Service shop/bytes \
-             carries bytes (its appProtocol says so); remove it, or declare appProtocol: http, http2 or \
+            "warning[policy-on-bytes] spec.retries: retries applies to requests, but Service shop/bytes is opaque (by its appProtocol); remove it, or declare appProtocol: http, http2 or \
              grpc",
-            "warning[policy-on-bytes] spec.limits.requests: limits.requests is about requests, and \
-             Service shop/bytes carries bytes (its appProtocol says so); remove it, or declare \
+            "warning[policy-on-bytes] spec.limits.requests: limits.requests applies to requests, but Service shop/bytes is opaque (by its appProtocol); remove it, or declare \
              appProtocol: http, http2 or grpc",
         ]
     );
@@ -518,8 +517,7 @@ fn parts_of_policies_without_effect_are_found() {
         shown(&both),
         [
             "warning[policy-conflict] spec.retries: has no effect: TrafficPolicy shop/a sets retries for \
-          Service shop/cart, too, and takes precedence because it is first by name; remove retries \
-          here, or put both policies into one"
+          Service shop/cart, too, and takes precedence because it is first by name; remove retries here, or merge both policies"
         ]
     );
     // Each timeout counts as a separate part of a policy.
@@ -572,19 +570,15 @@ fn mistakes_about_ports_are_found() {
         ),
         (
             service("ports: [{port: 80, appProtocol: htpp}]"),
-            "warning[protocol-unknown] spec.ports[0].appProtocol: \"htpp\" is no protocol that Leno \
-             knows, so that the port carries bytes; did you mean http?",
+            "warning[protocol-unknown] spec.ports[0].appProtocol: \"htpp\" is not a protocol that Leno supports, so the port is opaque; did you mean http?",
         ),
         (
             service("ports: [{port: 80, appProtocol: gopherish}]"),
-            "warning[protocol-unknown] spec.ports[0].appProtocol: \"gopherish\" is no protocol that \
-             Leno knows, so that the port carries bytes; declare http, http2, grpc, https, tls or tcp, \
-             or leave it out",
+            "warning[protocol-unknown] spec.ports[0].appProtocol: \"gopherish\" is not a protocol that Leno supports, so the port is opaque; declare http, http2, grpc, https, tls or tcp, or remove it",
         ),
         (
             external("port: 80", ""),
-            "warning[https-cut-off] spec.ports[0]: an application that calls https://pay.example.com is \
-             refused: the name has a virtual address, with the listed ports alone; list port 443 as \
+            "warning[https-cut-off] spec.ports[0]: an application that connects to https://pay.example.com is refused, because the name has a virtual address with only the listed ports; list port 443 as \
              well: {name: https, port: 443, appProtocol: https}",
         ),
     ] {
@@ -606,23 +600,19 @@ fn a_policy_of_another_mesh_is_an_error() {
     for (text, expected) in [
         (
             document("security.istio.io/v1", "AuthorizationPolicy"),
-            "error[policy-of-another-mesh] : Leno does not read AuthorizationPolicy of Istio: what it \
-             forbids is allowed here; write it as a policy of leno.dev, then remove it from these files",
+            "error[policy-of-another-mesh] : Leno ignores AuthorizationPolicy of Istio, so what it forbids is allowed here; rewrite it as a policy of leno.dev, then remove it from these files",
         ),
         (
             document("policy.linkerd.io/v1alpha1", "AuthorizationPolicy"),
-            "error[policy-of-another-mesh] : Leno does not read AuthorizationPolicy of Linkerd: what it \
-             forbids is allowed here; write it as a policy of leno.dev, then remove it from these files",
+            "error[policy-of-another-mesh] : Leno ignores AuthorizationPolicy of Linkerd, so what it forbids is allowed here; rewrite it as a policy of leno.dev, then remove it from these files",
         ),
         (
             document("networking.istio.io/v1", "VirtualService"),
-            "warning[document-of-another-mesh] : Leno does not read VirtualService of Istio: it has no \
-             effect here; write it as a document of the Gateway API or of leno.dev",
+            "warning[document-of-another-mesh] : Leno ignores VirtualService of Istio, so it has no effect here; rewrite it as a document of the Gateway API or of leno.dev",
         ),
         (
             document("networking.k8s.io/v1", "NetworkPolicy"),
-            "warning[network-policy] : only a cluster's network applies it: what it forbids is allowed in leno \
-             up; write an AuthorizationPolicy of leno.dev for what has to hold here too",
+            "warning[network-policy] : only the network of a cluster enforces it, so what it forbids is allowed in leno up; write an AuthorizationPolicy of leno.dev for what must be forbidden here too",
         ),
     ] {
         assert_eq!(shown(&text), [expected], "{text}");

@@ -98,7 +98,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     assert!(proxy_of(&made(disabled.clone()).await).is_some());
     assert!(proxy_of(&made(annotated.clone()).await).is_some());
     let refused = bed.tried(&contradicting).await.unwrap_err();
-    assert!(refused.contains("contradicts its namespace, which says iptables"), "{refused}");
+    assert!(refused.contains("contradicts its namespace, which has iptables"), "{refused}");
     let exemption = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "PodExemption",
         "metadata": {"name": "some", "namespace": "shop"},
         "spec": {"selector": {"matchLabels": {"leno.dev/inject": "disabled"}}, "settings": ["inject"]}});
@@ -305,7 +305,7 @@ async fn an_ephemeral_container_cannot_write_into_the_folder_of_the_workload_api
     // busy.
     until("a writer is refused, with the remedy", async || {
         let error = debug(mount(Value::Null)).await.err()?;
-        error.contains("to write: add readOnly: true").then_some(())
+        error.contains("for writing: add readOnly: true").then_some(())
     })
     .await;
     assert!(debug(mount(json!(false))).await.is_err());

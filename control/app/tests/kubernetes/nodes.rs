@@ -249,8 +249,8 @@ async fn the_injector_reads_the_mode_of_a_pod_and_of_its_namespace() {
     admission::injected(&bed, &plain).await;
 
     for (annotations, why) in [
-        (json!({"leno.dev/mode": "nod"}), "which its namespace says, is none of sidecar, node"),
-        (json!({"leno.dev/share": "pods"}), "which its namespace says, is none of workload"),
+        (json!({"leno.dev/mode": "nod"}), "which its namespace sets, is not one of sidecar, node"),
+        (json!({"leno.dev/share": "pods"}), "which its namespace sets, is not one of workload"),
     ] {
         shop(annotations).await;
         // The webhook learns of the namespace's change through a watch, so this waits.
@@ -271,8 +271,11 @@ async fn the_injector_reads_the_mode_of_a_pod_and_of_its_namespace() {
     shop(json!({})).await;
     admission::injected(&bed, &plain).await;
     for (own, why) in [
-        (json!({"leno.dev/mode": "Sidecar"}), "is none of sidecar, node"),
-        (json!({"leno.dev/share": "pod"}), "is none of workload, service-account, namespace, node"),
+        (json!({"leno.dev/mode": "Sidecar"}), "is not one of sidecar, node"),
+        (
+            json!({"leno.dev/share": "pod"}),
+            "is not one of workload, service-account, namespace, node",
+        ),
     ] {
         let refused = bed.tried(&admission::pod("shop", own)).await.unwrap_err();
         assert!(refused.contains(why), "{refused}");

@@ -145,7 +145,7 @@ const MISTAKES: [(&str, &str, &str, &str, &str); 16] = [
         "{group: example.com, kind: Bucket, name: b}",
         "Accepted",
         "InvalidKind",
-        "a Bucket takes no requests",
+        "a Bucket cannot be a backend",
     ),
     (
         WEB,

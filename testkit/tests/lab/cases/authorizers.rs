@@ -331,7 +331,7 @@ fn deny_rules_decide_before(lab: &Lab, mesh: &str) -> Result<()> {
             && line.contains("mtls=\"true\"")
     };
     ensure!(page.lines().any(|line| of_front(&line)), "no request of front in\n{page}");
-    let asked = "lab/opa:91 does too, which is asked";
+    let asked = "lab/opa:91 does too, which is consulted";
     for arguments in [
         &["-n", "lab", "front"][..],
         &["-n", "lab", "front", "--from", "web", "--", "GET", "http://front/seen"],
