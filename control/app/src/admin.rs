@@ -30,7 +30,7 @@ impl Admin {
     /// Why proxies should not connect to this replica; `None` if they may.
     fn not_ready(&self) -> Option<&'static str> {
         if self.reloads.ending() {
-            Some("this replica ends")
+            Some("this replica is ending")
         } else if self.reloads.loaded() {
             None
         } else {
@@ -52,7 +52,7 @@ impl Admin {
     /// The state of signing and trust. It names workloads, so it is shown only to clients on this machine.
     fn identity(&self, ends: SocketPair) -> AdminResponse {
         if !ends.client.ip().to_canonical().is_loopback() {
-            return respond(StatusCode::FORBIDDEN, TEXT, "this page answers loopback only\n");
+            return respond(StatusCode::FORBIDDEN, TEXT, "this page is served only on loopback\n");
         }
         let report = serde_json::to_vec(&self.identity.report());
         respond(StatusCode::OK, JSON, report.expect("texts and numbers are always JSON"))

@@ -73,8 +73,12 @@ pub(crate) async fn serve(
                         let answer = |request| std::future::ready(served.answer(&request));
                         serve_stream(stream, client, answer).await;
                     }
-                    Ok(Err(error)) => tracing::debug!(%client, %error, "no TLS for the bundle"),
-                    Err(_late) => tracing::debug!(%client, "no handshake in time for the bundle"),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%client, %error, "no TLS connection for the trust bundle")
+                    }
+                    Err(_late) => {
+                        tracing::debug!(%client, "no TLS handshake in time for the trust bundle")
+                    }
                 }
             }));
         }
@@ -161,7 +165,11 @@ impl CertificateFiles {
                 Err(error) => {
                     let error = format!("{error:#}");
                     if error != said {
-                        tracing::error!(error, "the certificate of the bundle endpoint stays");
+                        tracing::error!(
+                            error,
+                            "the new certificate of the bundle endpoint cannot \
+                             be used; the last one stays in effect"
+                        );
                         said = error;
                     }
                 }
@@ -198,7 +206,7 @@ fn read_pair(
     if text == known {
         return Ok(None);
     }
-    let unusable = || format!("{} has no certificate that fits its key", directory.display());
+    let unusable = || format!("{} has no certificate that belongs to its key", directory.display());
     let chain = CertificateDer::pem_slice_iter(&certificate).collect::<Result<_, _>>();
     let key = PrivateKeyDer::from_pem_slice(&key).with_context(unusable)?;
     let pair = CertifiedKey::from_der(chain.with_context(unusable)?, key, &default_provider());

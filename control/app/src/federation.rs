@@ -66,12 +66,15 @@ pub(crate) fn check(
     own: &TrustDomain,
     has_workload_api: bool,
 ) -> anyhow::Result<()> {
-    ensure!(all.len() <= MAX_FEDERATED, "more than {MAX_FEDERATED} trust domains");
+    ensure!(
+        all.len() <= MAX_FEDERATED,
+        "at most {MAX_FEDERATED} other trust domains can be federated"
+    );
     for (index, one) in all.iter().enumerate() {
         let Federation { domain, source } = one;
-        ensure!(domain != own, "{domain} is the trust domain of this mesh");
+        ensure!(domain != own, "{domain} is the trust domain of this mesh itself: remove it");
         let is_again = all.iter().take(index).any(|earlier| earlier.domain == *domain);
-        ensure!(!is_again, "{domain} is named twice");
+        ensure!(!is_again, "{domain} is given twice: keep one");
         let is_there = has_workload_api || *source != BundleSource::WorkloadApi;
         ensure!(is_there, "{domain}={WORKLOAD_API} needs --spiffe-endpoint-socket");
         if let BundleSource::Endpoint(endpoint) = source {
@@ -154,7 +157,8 @@ fn take(domain: &TrustDomain, file: &Path, authority: &Authority, said: &mut Str
         Err(error) => {
             let error = format!("{error:#}");
             if error != *said {
-                tracing::error!(%domain, error, "a trust bundle cannot be read; the last one stays, if there is one");
+                tracing::error!(%domain, error, "cannot read a trust bundle; the last one stays in \
+                                                 effect, if there is one");
                 *said = error;
             }
         }
@@ -172,14 +176,14 @@ fn text(file: &Path) -> anyhow::Result<String> {
     let read = opened.take(MAX_BUNDLE_BYTES as u64 + 1).read_to_string(&mut text);
     let bytes = read.with_context(|| format!("reading {}", file.display()))?;
     let most = MAX_BUNDLE_BYTES;
-    ensure!(bytes <= most, "{} has more than {most} bytes", file.display());
+    ensure!(bytes <= most, "{} is larger than {most} bytes", file.display());
     Ok(text)
 }
 
 /// Parses the bundle in a text; `from` is its source, for errors.
 fn parsed(text: &str, from: &Path) -> anyhow::Result<Bundle> {
     let bundle =
-        Bundle::read(text).with_context(|| format!("{} is no trust bundle", from.display()))?;
+        Bundle::read(text).with_context(|| format!("{} is not a trust bundle", from.display()))?;
     workload_bundles::check(&bundle.roots_der).with_context(|| from.display().to_string())?;
     Ok(bundle)
 }

@@ -167,7 +167,7 @@ impl RotationReport {
             from = phase.as_str(),
             to = next.phase.as_str(),
             proxies = progress.connected,
-            "the rotation of the root goes on"
+            "the root rotation enters its next phase"
         );
         Some(next)
     }
@@ -177,7 +177,7 @@ impl RotationReport {
         let mut known = locked(&self.problem);
         if *known != problem {
             if let Some(problem) = &problem {
-                tracing::error!(problem, "the authority cannot be moved");
+                tracing::error!(problem, "the root rotation cannot continue");
             }
             *known = problem;
         }
@@ -324,7 +324,7 @@ impl Operator<'_> {
         let (next, last_refused) = match next {
             Ok(next) => {
                 let phase = next.phase.as_str();
-                tracing::warn!(verb = ?request.verb, phase, "a request is obeyed");
+                tracing::warn!(verb = ?request.verb, phase, "carrying out a request of the operator");
                 (next, None)
             }
             Err(error) => (state.clone(), Some(error.to_string())),
@@ -339,8 +339,8 @@ impl Operator<'_> {
         if let Some(issuer) = self.issuer {
             let given = read_issuer(issuer)?;
             if let Some(next) = trust.state().with_issuer(&given, now()) {
-                trust.check_room(&next).context("the issuer that was given")?;
-                tracing::warn!(phase = next.phase.as_str(), "an issuer was given");
+                trust.check_room(&next).context("the configured issuer")?;
+                tracing::warn!(phase = next.phase.as_str(), "using the configured issuer");
                 return Ok(Some(next));
             }
         }

@@ -193,14 +193,15 @@ fn serve_workload_api(
     let MeshSource::Files(FileSettings { workload_api: Some(path), .. }) = &config.source else {
         return Ok(());
     };
-    let attestor = CgroupAttestor::of_own_mesh().context("cannot read the own control group")?;
+    let attestor =
+        CgroupAttestor::of_own_mesh().context("cannot read the control group of this process")?;
     let api = WorkloadApi::bind(path, attestor, of)
         .with_context(|| format!("cannot listen on {} for the Workload API", path.display()))?;
     let stop = stop.clone();
     tokio::spawn(async move {
         if let Err(error) = api.run(stop).await {
             let error: &dyn std::error::Error = &error;
-            tracing::error!(error, "the Workload API is not served any more");
+            tracing::error!(error, "the Workload API is no longer served");
         }
     });
     Ok(())
@@ -286,7 +287,7 @@ impl PlaneSource {
         state: &PlaneState,
         reloads: &Reloads,
     ) -> anyhow::Result<()> {
-        match update.context("the documents are not followed any more")? {
+        match update.context("the documents are no longer watched")? {
             SourceUpdate::Early(changes) => {
                 if let Some(stored) = &self.stored {
                     stored.note(&changes);
@@ -298,7 +299,7 @@ impl PlaneSource {
                     let ended = secrets.note(&changes);
                     changes.extend(ended);
                 }
-                tracing::info!(changes = changes.len(), "documents taken in");
+                tracing::info!(changes = changes.len(), "documents applied");
                 if let Some(stored) = &self.stored {
                     stored.note(&changes);
                 }
@@ -323,7 +324,7 @@ impl PlaneSource {
                 }
                 tracing::error!(
                     problems = problems.len(),
-                    "documents refused; the last good ones stay"
+                    "documents rejected; the last valid ones stay in effect"
                 );
                 reloads.refused();
             }

@@ -111,14 +111,14 @@ enum ReviewKind {
 #[derive(Debug, Default)]
 struct Cancel(Arc<AtomicBool>);
 
-/// Why a review has no answer. The API server then applies its `failurePolicy`.
+/// Why a review was not answered. The API server then applies its `failurePolicy`.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("the request cannot be read: {0}")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the request is larger than {MAX_BODY} bytes")]
     TooLarge,
-    #[error("the request has not come in within {BODY_TIMEOUT:?}")]
+    #[error("the request was not received within {BODY_TIMEOUT:?}")]
     Slow,
     #[error(transparent)]
     Review(#[from] leno_admission::ReviewError),
@@ -126,7 +126,7 @@ enum Failure {
     Namespace(String),
     #[error("no answer within {REVIEW_TIMEOUT:?}")]
     Timeout,
-    #[error("too many reviews of this kind wait already")]
+    #[error("too many reviews of this kind are waiting")]
     Busy,
     #[error("the review was not finished")]
     Panicked,
@@ -181,7 +181,10 @@ impl Webhook {
 
     async fn reply(&self, request: Request<Incoming>) -> Reply {
         let Some(kind) = self.kind(request.uri().path()) else {
-            return text(StatusCode::NOT_FOUND, "use /inject or /validate\n");
+            return text(
+                StatusCode::NOT_FOUND,
+                "there is no such path: use /inject or /validate\n",
+            );
         };
         if request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
@@ -203,7 +206,7 @@ impl Webhook {
         match answered {
             Ok((_, text)) => respond(StatusCode::OK, JSON, text),
             Err(failure) => {
-                tracing::warn!(webhook = kind.as_str(), %failure, "a review has no answer");
+                tracing::warn!(webhook = kind.as_str(), %failure, "a review was not answered");
                 let status = match failure {
                     Failure::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
                     Failure::Slow => StatusCode::REQUEST_TIMEOUT,

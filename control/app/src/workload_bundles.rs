@@ -50,11 +50,7 @@ impl WorkloadBundlesFollower {
             // Logged only when the reason changes, because attempts are made every second.
             if error != said {
                 let is_known = *self.known.borrow();
-                tracing::error!(
-                    error,
-                    is_known,
-                    "no trust bundle of the Workload API; trying again"
-                );
+                tracing::error!(error, is_known, "no trust bundle of the Workload API; retrying");
                 said = error;
             }
             sleep(WAIT).await;
@@ -68,7 +64,7 @@ impl WorkloadBundlesFollower {
         loop {
             let mut all = bundles.next().await?;
             let own = self.roots(&mut all, domain)?;
-            tracing::info!(roots = own.len(), "trust bundle taken from the Workload API");
+            tracing::info!(roots = own.len(), "trust bundle received from the Workload API");
             self.authority.trust_others(own)?;
             for domain in &self.federated {
                 // A missing bundle of a partner does not delay the mesh's own bundle.
@@ -76,7 +72,9 @@ impl WorkloadBundlesFollower {
                     Ok(roots) => self.authority.federate(domain, roots),
                     Err(error) => {
                         let error = format!("{error:#}");
-                        tracing::error!(%domain, error, "the last trust bundle stays, if there is one");
+                        tracing::error!(%domain, error, "no usable trust bundle of the Workload \
+                                                         API; the last one stays in effect, if \
+                                                         there is one");
                     }
                 }
             }
@@ -95,7 +93,7 @@ impl WorkloadBundlesFollower {
         let Some(roots) = all.remove(domain) else {
             let others: Vec<&str> = all.keys().map(TrustDomain::as_str).collect();
             bail!(
-                "the Workload API at {address} has no trust bundle of {domain}, but of: {}",
+                "the Workload API at {address} has no trust bundle of {domain}, only of: {}",
                 others.join(", ")
             );
         };
@@ -112,7 +110,7 @@ pub(crate) fn check(roots: &[Vec<u8>]) -> anyhow::Result<()> {
         let bytes = root.len();
         ensure!(
             bytes <= MAX_ROOT_BYTES,
-            "it has a root of {bytes} bytes: {MAX_ROOT_BYTES} at most"
+            "it has a root of {bytes} bytes, more than {MAX_ROOT_BYTES}"
         );
         let usable = RootCertStore::empty().add(CertificateDer::from(root.as_slice()));
         usable.context("it has a root that no proxy can use")?;

@@ -39,7 +39,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub enum AuthorityError {
     /// The Secret exists, but a field is missing.
     #[error(
-        "the Secret {namespace}/{SECRET} has no {field}; restore it, or remove the Secret to begin a new authority"
+        "the Secret {namespace}/{SECRET} has no {field}: restore it, or delete the Secret to \
+         create a new authority"
     )]
     Incomplete {
         /// The namespace of the Secret.
@@ -137,12 +138,7 @@ pub async fn authority(
             Ok(None) => {}
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(
-                    namespace,
-                    secret = SECRET,
-                    error,
-                    "the authority cannot be read yet"
-                );
+                tracing::warn!(namespace, secret = SECRET, error, "cannot read the authority yet");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -176,7 +172,7 @@ async fn attempt(
     };
     match secrets.create(&PostParams::default(), &secret(made.trust().state())).await {
         Ok(_) => {
-            tracing::info!(namespace, secret = SECRET, "a new authority was made");
+            tracing::info!(namespace, secret = SECRET, "a new authority was created");
             Ok(Some(Ok(made)))
         }
         Err(error) if is_status(&error, 409) => Ok(None),
@@ -222,7 +218,10 @@ impl AuthorityReconciler {
             Some(found) => match self.authority.apply(&place(&self.namespace), found.clone()) {
                 Ok(()) => {
                     let phase = found.phase.as_str();
-                    tracing::warn!(phase, "the authority's Secret has changed and is followed");
+                    tracing::warn!(
+                        phase,
+                        "the authority's Secret has changed; using its new content"
+                    );
                     true
                 }
                 Err(error) => {
@@ -306,7 +305,8 @@ impl Reconciler for AuthorityReconciler {
                         tracing::error!(
                             namespace = self.namespace,
                             secret = SECRET,
-                            "{CERTIFICATE} or {KEY} was edited, which has no effect: {STATE} counts"
+                            "{CERTIFICATE} or {KEY} was edited, which has no effect, because only \
+                             {STATE} is used"
                         );
                     }
                     self.stored.send_replace(Some(Stored { version, state, edited }));
@@ -315,7 +315,7 @@ impl Reconciler for AuthorityReconciler {
             WatchReport::Resumed => {}
             WatchReport::Failed(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "the authority's Secret cannot be followed; trying again");
+                tracing::warn!(error, "cannot watch the authority's Secret; retrying");
             }
         }
     }
@@ -332,7 +332,7 @@ impl Reconciler for AuthorityReconciler {
                 tracing::warn!(
                     namespace,
                     secret = SECRET,
-                    "the authority was gone and is put back"
+                    "the authority's Secret was deleted; restoring it"
                 );
                 self.found.insert((), Some(trust.state().clone()));
                 self.follow();
@@ -342,7 +342,7 @@ impl Reconciler for AuthorityReconciler {
             Err(error) if is_status(&error, 409) => false,
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "the authority's Secret cannot be put back; trying again");
+                tracing::warn!(error, "cannot restore the authority's Secret; retrying");
                 false
             }
         }

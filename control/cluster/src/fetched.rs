@@ -137,20 +137,34 @@ impl FetchedSecret {
                 Ok(Ok(stored)) => break stored,
                 Ok(Err(error)) if is_status(&error, 403) => {
                     let error: &dyn std::error::Error = &error;
-                    tracing::error!(error, name, "what was fetched before the start is not read");
+                    tracing::error!(
+                        error,
+                        name,
+                        "cannot read the keys and bundles that were \
+                         fetched before the start"
+                    );
                     break Documents::new();
                 }
                 Ok(Err(error)) => {
                     let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, name, "what was fetched before cannot be read yet");
+                    tracing::warn!(
+                        error,
+                        name,
+                        "cannot read the keys and bundles that were \
+                         fetched before yet"
+                    );
                 }
                 Err(_elapsed) => {
-                    tracing::warn!(name, "what was fetched before cannot be read yet: no answer");
+                    tracing::warn!(
+                        name,
+                        "cannot read the keys and bundles that were fetched \
+                         before yet: no answer"
+                    );
                 }
             }
             tokio::time::sleep(PAUSE).await;
         };
-        tracing::info!(name, documents = stored.len(), "taken as fetched before the start");
+        tracing::info!(name, documents = stored.len(), "using what was fetched before the start");
         let [stored_count, left_out] = std::array::from_fn(|_| AtomicUsize::new(0));
         let documents = SharedDocuments::new(stored);
         Self { name, documents, stored: stored_count, left_out }
@@ -216,7 +230,8 @@ impl Observed<'_> {
             tracing::error!(
                 secret = secret.name,
                 left_out,
-                "what was fetched has no room, and a replica that starts has to fetch it"
+                "the Secret has no room for what was fetched, so a replica that starts has to \
+                 fetch it again"
             );
         }
         let is_ours = |name: &String| next.contains_key(name) || !observed.foreign.contains(name);
@@ -250,11 +265,7 @@ impl Observed<'_> {
             Err(_elapsed) => "no answer".to_owned(),
         };
         self.own.failed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(
-            secret = of.name,
-            failure,
-            "what was fetched cannot be stored; trying again"
-        );
+        tracing::warn!(secret = of.name, failure, "cannot store what was fetched; retrying");
         false
     }
 }
@@ -295,7 +306,7 @@ impl Reconciler for Observed<'_> {
             }
             (WatchReport::Failed(error), _) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "what is kept cannot be followed; trying again");
+                tracing::warn!(error, "cannot watch the stored keys and bundles; retrying");
             }
             (WatchReport::Resumed | WatchReport::Event(_), _) => {}
         }

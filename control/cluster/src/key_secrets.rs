@@ -191,8 +191,8 @@ impl KeySecrets {
         if self.counts.left_out.swap(left_out, Ordering::Relaxed) < left_out {
             tracing::error!(
                 left_out,
-                "policies name more Secrets of keys than are followed: {MAX_SECRETS}, and {MAX_OF_NAMESPACE} of one \
-                 namespace"
+                "policies name more Secrets of keys than can be watched: {MAX_SECRETS}, and \
+                 {MAX_OF_NAMESPACE} of one namespace"
             );
         }
         let gone = self.followed.extract_if(.., |secret, _| !wanted.contains(secret));
@@ -297,7 +297,8 @@ fn failure(secret: &ObjectKey, error: &WatchError, said: &mut String) -> SecretE
         tracing::warn!(
             %secret,
             error = text,
-            "the keys of tokens in it cannot be read: a Role of its namespace has to permit the control plane to list and watch it"
+            "cannot read the keys of tokens in it: grant the control plane list and watch on it \
+             with a Role of its namespace"
         );
         *said = text;
     }

@@ -27,7 +27,7 @@ pub struct FailingKind {
 pub fn kinds_followed(failing: &[FailingKind]) -> ReplicaPodCondition {
     let lines = failing.iter().filter(|one| one.time >= SETTLE).map(
         |FailingKind { kind, reason, .. }| {
-            format!("{kind} cannot be followed: {reason}; {}", remedy(reason))
+            format!("cannot watch {kind}: {reason}; {}", remedy(reason))
         },
     );
     let message = lines.collect::<Vec<_>>().join(". ");
@@ -39,16 +39,16 @@ pub fn kinds_followed(failing: &[FailingKind]) -> ReplicaPodCondition {
 /// their words.
 fn remedy(reason: &str) -> &'static str {
     if reason.contains("forbidden") {
-        "give the controller its rights again: leno upgrade | kubectl apply --server-side -f -"
+        "restore the rights of the controller: leno upgrade | kubectl apply --server-side -f -"
     } else if reason.contains("conversion webhook") {
-        "mend the conversion webhook that the kind's CustomResourceDefinition names"
+        "repair the conversion webhook that the kind's CustomResourceDefinition names"
     } else if reason.contains("storage is (re)initializing") {
         // This answer exists since Kubernetes 1.37. An API server that starts also gives it, but not for so long
         // that a kind counts as failing.
-        "the API server cannot read the kind's objects: mend the conversion webhook that its CustomResourceDefinition names, \
-         or delete the object that is corrupt"
+        "the API server cannot read objects of the kind: repair the conversion webhook that its \
+         CustomResourceDefinition names, or delete the corrupt object"
     } else {
-        "the controller tries again; its log names each attempt"
+        "the controller retries; its log has each attempt"
     }
 }
 
@@ -78,11 +78,11 @@ mod tests {
         let said = kinds_followed(&two);
         assert_eq!((said.status, said.reason), ("False", "KindsNotFollowed"));
         for part in [
-            "HTTPRoute cannot be followed: httproutes is forbidden",
+            "cannot watch HTTPRoute: httproutes is forbidden",
             "leno upgrade",
             "GRPCRoute cannot",
-            "mend the conversion webhook that the kind's",
-            "mend the conversion webhook that its",
+            "repair the conversion webhook that the kind's",
+            "repair the conversion webhook that its",
         ] {
             assert!(said.message.contains(part), "{part}: {}", said.message);
         }

@@ -242,7 +242,7 @@ impl PodCertificateSigner {
             failure,
             namespace,
             pod,
-            "a PodCertificateRequest has no answer; trying again"
+            "a PodCertificateRequest was not answered; retrying"
         );
         Outcome::Failed
     }
@@ -277,8 +277,8 @@ impl PodCertificateSigner {
         // A request that is invalid in itself was denied before this check.
         if !request.is_after(guarded) {
             let reason = format!(
-                "the request is from before ValidatingAdmissionPolicy {GUARD}: its kubelet repeats it once Kubernetes has \
-                 removed it"
+                "the request is older than ValidatingAdmissionPolicy {GUARD}: its kubelet repeats \
+                 it once Kubernetes has removed it"
             );
             return Err(Refusal::Failed(reason));
         }
@@ -373,7 +373,8 @@ impl Observed<'_> {
                 return Some(since);
             }
             Ok(Ok(None)) => {
-                "it is not there: install it again, leno upgrade | kubectl apply --server-side -f -"
+                "it does not exist: install it again with leno upgrade | kubectl apply \
+                 --server-side -f -"
                     .to_owned()
             }
             Ok(Err(error)) => error.to_string(),
@@ -420,7 +421,7 @@ impl Reconciler for Observed<'_> {
             WatchReport::Event(Event::InitDone) | WatchReport::Resumed => {}
             WatchReport::Failed(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "PodCertificateRequests cannot be followed; trying again");
+                tracing::warn!(error, "cannot watch PodCertificateRequests; retrying");
             }
         }
         self.show();

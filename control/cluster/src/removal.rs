@@ -170,7 +170,7 @@ impl RemovalReconciler {
 
     fn failed(&self, failure: &str) {
         self.count(Outcome::Failed);
-        tracing::warn!(failure, "it is not known whether the mesh stays; trying again");
+        tracing::warn!(failure, "unknown whether the mesh stays; retrying");
     }
 
     /// Reads how far the removal has gone, and whether it has to be cancelled.
@@ -272,7 +272,8 @@ impl<'a> Observed<'a> {
             }
             to => tracing::warn!(
                 %from, %to,
-                "the mesh was installed again while it was being removed: it goes a step back"
+                "the mesh was installed again while it was being removed: its removal goes back \
+                 one step"
             ),
         }
         Ok(Outcome::Back)
@@ -374,8 +375,8 @@ where
 fn failure(error: &Error) -> String {
     match error {
         Error::Api(status) if status.code == 403 => format!(
-            "{}: ClusterRole and Role leno-controller are not those of this version; apply what leno upgrade \
-             prints",
+            "{}: ClusterRole and Role leno-controller are not those of this version: leno upgrade \
+             | kubectl apply --server-side -f -",
             status.message
         ),
         error => error.to_string(),

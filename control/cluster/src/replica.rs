@@ -159,11 +159,7 @@ impl ReplicaReporter {
 
     fn failed(&self, failure: &str) {
         self.failed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(
-            pod = self.pod,
-            failure,
-            "the pod's conditions cannot be kept; trying again"
-        );
+        tracing::warn!(pod = self.pod, failure, "cannot write the pod's conditions; retrying");
     }
 }
 

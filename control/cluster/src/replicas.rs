@@ -102,7 +102,7 @@ impl Replicas {
                 Observation::Pod(WatchReport::Failed(error))
                 | Observation::Request(WatchReport::Failed(error)) => {
                     let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, "the replicas cannot be followed; trying again");
+                    tracing::warn!(error, "cannot watch the replicas; retrying");
                 }
                 Observation::Pod(WatchReport::Resumed)
                 | Observation::Request(WatchReport::Resumed) => {}
@@ -154,13 +154,13 @@ impl Table {
 
     fn waits(&self, own: &str, serves: &str, settle: Duration, now: Instant) -> Vec<String> {
         let Some(pods) = &self.pods else {
-            return vec!["the replicas of the control plane are not known yet".to_owned()];
+            return vec!["the replicas of the control plane are unknown yet".to_owned()];
         };
         let counts =
             |pod: &ReplicaPod| pod.unready.is_none_or(|since| now.duration_since(since) < UNREADY);
         let others = pods.iter().filter(|(name, pod)| *name != own && counts(pod));
         let why = |pod: &ReplicaPod| match &pod.trust {
-            None => Some("says nothing yet".to_owned()),
+            None => Some("has not reported yet".to_owned()),
             Some(trust) if trust.serves != serves => Some("is in another phase".to_owned()),
             Some(trust) if !trust.settled => Some("has just started".to_owned()),
             Some(trust) if trust.waiting > 0 => Some(format!("waits for {}", trust.waiting)),
@@ -224,7 +224,7 @@ mod tests {
         };
         take(&mut table, &[("own", true, None), ("b", true, None)]);
         tokio::time::advance(SETTLE).await;
-        assert_eq!(waits(&table, "add both old"), "replica b says nothing yet");
+        assert_eq!(waits(&table, "add both old"), "replica b has not reported yet");
         take(&mut table, &[("own", true, None), ("b", true, says("1", 2))]);
         assert_eq!(waits(&table, "add both old"), "replica b waits for 2");
         assert_eq!(waits(&table, "switch both new"), "replica b is in another phase");

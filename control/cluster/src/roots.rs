@@ -117,7 +117,7 @@ impl RootsReconciler {
             Err(_elapsed) => "no answer".to_owned(),
         };
         self.failed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(namespace, failure, "the roots cannot be written; trying again");
+        tracing::warn!(namespace, failure, "cannot write the roots; retrying");
         None
     }
 }
@@ -178,7 +178,7 @@ impl Reconciler for Observed<'_> {
             | Observation::Roots => return,
         };
         let error: &dyn std::error::Error = &failed;
-        tracing::warn!(error, "the ConfigMaps of roots cannot be followed; trying again");
+        tracing::warn!(error, "cannot watch the ConfigMaps of roots; retrying");
     }
 
     fn is_due(&self) -> bool {

@@ -241,7 +241,7 @@ impl StatusReconciler {
         let write = api.patch_status(&key.name, &params, &patch);
         let Ok(written) = timeout(ANSWER, write).await else {
             count(&self.counts.failed);
-            tracing::warn!(object = %key, "no answer to the status in {ANSWER:?}; trying again");
+            tracing::warn!(object = %key, "no response to a status update in {ANSWER:?}; retrying");
             return true;
         };
         match written {
@@ -258,14 +258,15 @@ impl StatusReconciler {
             Err(leno_kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
                 count(&self.counts.failed);
                 let reason = &status.message;
-                tracing::warn!(object = %key, reason, "the status is refused; it waits for the object to change");
+                tracing::warn!(object = %key, reason, "the API server rejects the status; it is \
+                                                       written again when the object changes");
                 self.refuse(&key, &version);
                 false
             }
             Err(error) => {
                 count(&self.counts.failed);
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(object = %key, error, "the status cannot be written; trying again");
+                tracing::warn!(object = %key, error, "cannot write the status; retrying");
                 true
             }
         }
@@ -359,7 +360,7 @@ impl Reconciler for Observed<'_> {
             }
             Observation::Replica(WatchReport::Resumed) => {}
             Observation::Replica(WatchReport::Failed(error)) => {
-                tracing::warn!(%error, "the control plane's pods cannot be read; trying again");
+                tracing::warn!(%error, "cannot read the control plane's pods; retrying");
                 self.older.get_or_insert_default();
             }
         }

@@ -73,7 +73,7 @@ struct Counts {
 enum ReviewFailure {
     #[error("the API server did not answer within {ANSWER:?}")]
     Late,
-    #[error("the API server says neither yes nor no")]
+    #[error("the API server gave no verdict on the token")]
     Failed(#[from] leno_kube::Error),
 }
 
@@ -229,13 +229,13 @@ fn proven(status: TokenReviewStatus, audience: &str, trust_domain: &TrustDomain)
     }
     // An API server that does not support audiences names none in its answer, and has not checked them.
     if !status.audiences.iter().flatten().any(|found| found == audience) {
-        return Err(format!("the API server does not say that the token is for {audience:?}"));
+        return Err(format!("the API server does not confirm that the token is for {audience:?}"));
     }
     let user = status.user.unwrap_or_default();
     let name = user.username.unwrap_or_default();
     let account = name.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':'));
     let Some((namespace, account)) = account else {
-        return Err(format!("the token is of {name:?}, which is no service account"));
+        return Err(format!("the token is of {name:?}, which is not a service account"));
     };
     let identity = Identity::new(trust_domain.clone(), namespace, account)
         .map_err(|error| format!("{name:?} cannot be an identity: {error}"))?;
@@ -283,16 +283,16 @@ mod tests {
             (r#"{"authenticated":false,"error":"token has been invalidated"}"#, "invalidated"),
             (
                 r#"{"authenticated":true,"user":{"username":"system:serviceaccount:shop:web"}}"#,
-                "does not say that the token is for",
+                "does not confirm that the token is for",
             ),
             (
                 r#"{"authenticated":true,"audiences":["other"],
                     "user":{"username":"system:serviceaccount:shop:web"}}"#,
-                "does not say that the token is for",
+                "does not confirm that the token is for",
             ),
             (
                 r#"{"authenticated":true,"audiences":["leno"],"user":{"username":"admin"}}"#,
-                "no service account",
+                "not a service account",
             ),
             (
                 r#"{"authenticated":true,"audiences":["leno"],

@@ -111,7 +111,7 @@ impl TrustBundleReconciler {
         };
         tracing::warn!(
             failure,
-            "a ClusterTrustBundle may be left; delete {TRUST_BUNDLE} if it is there"
+            "a ClusterTrustBundle may be left behind: delete {TRUST_BUNDLE} if it exists"
         );
     }
 
@@ -128,7 +128,7 @@ impl TrustBundleReconciler {
             Ok(_) => {
                 tracing::info!(
                     name = TRUST_BUNDLE,
-                    "removed the ClusterTrustBundle, which is not wanted any more"
+                    "removed the ClusterTrustBundle, which is no longer configured"
                 );
                 Ok(())
             }
@@ -178,7 +178,7 @@ impl Observed<'_> {
         let owner = owners.get_opt(OWNER).await.map_err(|error| error.to_string())?;
         let owner = owner.and_then(|owner| owner.owner_ref(&()));
         let owner =
-            owner.ok_or_else(|| format!("ClusterRole {OWNER}, which owns it, is not there"))?;
+            owner.ok_or_else(|| format!("ClusterRole {OWNER}, which owns it, does not exist"))?;
         let object = json!({
             "apiVersion": self.resource.api_version, "kind": self.resource.kind,
             "metadata": {
@@ -223,7 +223,7 @@ impl Reconciler for Observed<'_> {
             }
             WatchReport::Failed(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "the ClusterTrustBundle cannot be followed; trying again");
+                tracing::warn!(error, "cannot watch the ClusterTrustBundle; retrying");
             }
             WatchReport::Resumed => {}
         }
@@ -246,7 +246,7 @@ impl Reconciler for Observed<'_> {
             Err(_elapsed) => "no answer".to_owned(),
         };
         self.own.failed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(failure, "the ClusterTrustBundle cannot be written; trying again");
+        tracing::warn!(failure, "cannot write the ClusterTrustBundle; retrying");
         false
     }
 }

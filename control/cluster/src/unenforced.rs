@@ -47,7 +47,7 @@ pub fn policies_enforced(unenforced: &[UnenforcedPolicies]) -> ReplicaPodConditi
     }
     let mut message = lines.join("; ");
     if !message.is_empty() {
-        message += ": restart these pods, so that they get the proxy of this release";
+        message += ": restart these pods, to give them the proxy of this release";
     }
     ReplicaPodCondition::new(POLICIES_CONDITION, ("AllEnforced", "OlderProxies"), &message)
 }

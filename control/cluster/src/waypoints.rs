@@ -134,11 +134,16 @@ impl WaypointReconciler {
         plan: &WaypointPlan,
     ) -> Result<WrittenObjects, String> {
         let written = timeout(ANSWERS, self.write(key, plan)).await;
-        let written = written.unwrap_or_else(|_| Err("no answer of the API server".to_owned()));
+        let written = written.unwrap_or_else(|_| Err("the API server did not answer".to_owned()));
         if let Err(failure) = &written {
             self.failed.fetch_add(1, Ordering::Relaxed);
             let (namespace, name) = key;
-            tracing::warn!(namespace, name, failure, "a waypoint cannot be kept; trying again");
+            tracing::warn!(
+                namespace,
+                name,
+                failure,
+                "cannot write the objects of a waypoint; retrying"
+            );
         }
         written
     }
@@ -163,16 +168,11 @@ impl WaypointReconciler {
             // The object has changed or was deleted, and the watch will report that.
             Ok(Err(error)) if is_status(&error, 409) || is_status(&error, 404) => return None,
             Ok(Err(error)) => error.to_string(),
-            Err(_elapsed) => "no answer of the API server".to_owned(),
+            Err(_elapsed) => "the API server did not answer".to_owned(),
         };
         self.failed.fetch_add(1, Ordering::Relaxed);
         let (namespace, name) = key;
-        tracing::warn!(
-            namespace,
-            name,
-            failure,
-            "the status of a waypoint cannot be written; trying again"
-        );
+        tracing::warn!(namespace, name, failure, "cannot write the status of a waypoint; retrying");
         None
     }
 }
@@ -394,7 +394,11 @@ impl<'a> Observed<'a> {
             if is_beyond {
                 own.beyond.fetch_add(1, Ordering::Relaxed);
                 let (namespace, name) = &key;
-                tracing::warn!(namespace, name, "no waypoint: there are {MOST} others");
+                tracing::warn!(
+                    namespace,
+                    name,
+                    "not created as a waypoint, because there are {MOST} others"
+                );
             }
             (key, (is_ours && !is_beyond).then(|| Waypoint::new(own, *gateway)))
         });
@@ -449,7 +453,7 @@ impl Reconciler for Observed<'_> {
             | Observation::Account(WatchReport::Resumed) => return,
         };
         let error: &dyn std::error::Error = &error;
-        tracing::warn!(error, "waypoints cannot be followed; trying again");
+        tracing::warn!(error, "cannot watch waypoints; retrying");
     }
 
     fn is_due(&self) -> bool {

@@ -107,14 +107,14 @@ impl WebhookReconciler {
         let failure = match timeout(ANSWER, api.patch(name, &params, &patch)).await {
             Ok(Ok(stored)) => {
                 self.written.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(name, "the roots and the path of the webhook were put right");
+                tracing::info!(name, "the roots and the path of the webhook were corrected");
                 return Some(as_json(&stored));
             }
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "no answer".to_owned(),
         };
         self.failed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(name, failure, "the roots of the webhook cannot be put right; trying again");
+        tracing::warn!(name, failure, "cannot correct the roots of the webhook; retrying");
         None
     }
 }
@@ -152,7 +152,7 @@ impl Reconciler for Observed<'_> {
             WatchReport::Resumed => {}
             WatchReport::Failed(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(name, error, "the webhook cannot be followed; trying again");
+                tracing::warn!(name, error, "cannot watch the webhook; retrying");
             }
         }
     }

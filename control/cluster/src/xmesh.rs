@@ -95,13 +95,13 @@ impl XMeshReconciler {
         made.metadata.owner_references =
             owner.and_then(|owner| owner.owner_ref(&())).map(|it| vec![it]);
         let made = api.create(&PostParams::default(), &made).await?;
-        tracing::info!(name = MESH, "the XMesh was made");
+        tracing::info!(name = MESH, "the XMesh was created");
         Ok(made)
     }
 
     fn failed(&self, failure: &str) {
         self.failed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(failure, "XMesh cannot be kept; trying again");
+        tracing::warn!(failure, "cannot write the XMesh; retrying");
     }
 }
 
@@ -190,7 +190,7 @@ impl Reconciler for Observed<'_> {
             // The state of the objects is not known, so nothing is written. For example, the API server answers
             // 429 while it prepares to serve a kind.
             WatchReport::Failed(error) => {
-                tracing::warn!(%error, "XMesh cannot be followed; trying again")
+                tracing::warn!(%error, "cannot watch the XMesh; retrying")
             }
         }
     }
@@ -222,7 +222,11 @@ fn status(mesh: &DynamicObject, instance: &str, now: &str) -> Option<Value> {
     }
     let (status, reason, message) = match &spec["parametersRef"] {
         Value::Null => ("True", "Accepted", instance.to_owned()),
-        _ => ("False", "InvalidParameters", format!("{instance} takes no parameters by reference")),
+        _ => (
+            "False",
+            "InvalidParameters",
+            format!("{instance} supports no parameters by reference"),
+        ),
     };
     let accepted = |condition: &&Value| condition["type"] == "Accepted";
     let conditions = said["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();

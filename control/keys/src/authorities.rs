@@ -53,7 +53,7 @@ pub enum AuthoritiesError {
     #[error("{0} cannot be read")]
     Read(PathBuf, #[source] io::Error),
     /// The file is too long.
-    #[error("{0} has more than {MAX_FILE} bytes")]
+    #[error("{0} is larger than {MAX_FILE} bytes")]
     Size(PathBuf),
     /// The file is not PEM.
     #[error("{0} is no PEM")]

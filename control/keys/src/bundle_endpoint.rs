@@ -50,7 +50,7 @@ pub enum EndpointError {
     #[error(transparent)]
     Fetch(#[from] FetchFailure),
     /// The server's answer is not a trust bundle.
-    #[error("the answer is no trust bundle")]
+    #[error("the answer is not a trust bundle")]
     Bundle(#[from] BundleError),
 }
 

@@ -77,7 +77,7 @@ pub(crate) enum FetchError {
     #[error("the answer is {0}")]
     Status(StatusCode),
     /// The answer is too long, or was cut off.
-    #[error("the answer has more than {0} bytes, or broke off")]
+    #[error("the answer is larger than {0} bytes, or broke off")]
     Body(usize),
     /// The answer is not a key set.
     #[error("the answer {0}")]

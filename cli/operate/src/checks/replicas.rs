@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(said(&[pod(json!([]))]), None);
         let good = said(&[pod(says("True", "")), pod(json!([]))]).unwrap();
         assert_eq!(good.level, Level::Good);
-        let lacking = || pod(says("False", "HTTPRoute cannot be followed: forbidden"));
+        let lacking = || pod(says("False", "cannot watch HTTPRoute: forbidden"));
         let bad = said(&[pod(says("True", "")), lacking(), lacking()]).unwrap();
         assert_eq!(bad.level, Level::Warning);
         assert_eq!(bad.text.matches("HTTPRoute").count(), 1, "{}", bad.text);

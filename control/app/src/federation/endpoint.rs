@@ -74,7 +74,7 @@ impl FromStr for BundleLocation {
             return match bundle {
                 None => Ok(Self { url, server: None }),
                 Some(_) => {
-                    Err("bundle=FILE is for servers with a SPIFFE ID: name it by spiffe-id=ID"
+                    Err("bundle=FILE is only for servers with a SPIFFE ID: add spiffe-id=ID"
                         .to_owned())
                 }
             };
@@ -104,13 +104,14 @@ impl BundleLocation {
         if domain == of {
             ensure!(
                 bundle.is_some(),
-                "{id} needs ;bundle=FILE, a bundle of {of} with which its first certificate is verified"
+                "{id} needs ;bundle=FILE with a bundle of {of}, which verifies its first \
+                 certificate"
             );
         } else {
             ensure!(is_known(domain), "{id} cannot be verified: {domain} is not federated");
             ensure!(
                 bundle.is_none(),
-                "{id} is verified by the bundle of {domain}: leave out ;bundle=FILE"
+                "{id} is verified by the bundle of {domain}: remove ;bundle=FILE"
             );
         }
         Ok(())
@@ -199,7 +200,8 @@ impl BundleFollower {
                     let error = format!("{error:#}");
                     if error != said {
                         let (domain, held) = (&self.domain, self.held.is_some());
-                        tracing::error!(%domain, error, held, "a trust bundle cannot be fetched; the last one stays, if there is one");
+                        tracing::error!(%domain, error, held, "cannot fetch a trust bundle; the last \
+                                                               one stays in effect, if there is one");
                         said = error;
                     }
                     let wait = retry.min(next);
@@ -273,7 +275,7 @@ impl BundleFollower {
                 }
                 Err(error) => {
                     let error = format!("{error:#}");
-                    tracing::warn!(domain = %self.domain, error, "the stored trust bundle is left out");
+                    tracing::warn!(domain = %self.domain, error, "the stored trust bundle is not used");
                 }
             }
         }
@@ -294,13 +296,13 @@ impl BundleFollower {
         }
         match read.and_then(|text| parsed(&text, file)) {
             Ok(bundle) => {
-                tracing::info!(domain = %self.domain, file = %file.display(), "the given trust bundle is used");
+                tracing::info!(domain = %self.domain, file = %file.display(), "the configured trust bundle is used");
                 self.is_of_store = false;
                 self.hold(bundle);
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!(domain = %self.domain, error, "the given trust bundle is left out");
+                tracing::error!(domain = %self.domain, error, "the configured trust bundle is not used");
             }
         }
         self.given = given;
@@ -318,7 +320,7 @@ impl BundleFollower {
             Ok(text) => self.store.write(&document(&self.domain), &text),
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::warn!(domain = %self.domain, error, "a trust bundle cannot be stored for the next start");
+                tracing::warn!(domain = %self.domain, error, "cannot store a trust bundle for the next start");
             }
         }
     }

@@ -154,7 +154,7 @@ fn waypoints(
         proxies.pod_certificates = None;
     }
     let pod = || serde_json::to_value(leno_admission::waypoint_pod(&proxies));
-    let pod = cluster.waypoints.then(pod).transpose().context("making the pods of waypoints")?;
+    let pod = cluster.waypoints.then(pod).transpose().context("creating the pods of waypoints")?;
     let reconciler = Arc::new(WaypointReconciler::new(client.clone(), pod));
     let run = |part: Arc<WaypointReconciler>| async move { part.run(leads).await };
     Ok(start(reconciler, run, WaypointReconciler::render))
@@ -240,15 +240,16 @@ async fn has_pod_certificates(client: &Client, cluster: &ClusterSettings) -> boo
     let reason = match PodCertificateSigner::is_ready(client).await {
         Ok(true) => return true,
         Ok(false) => {
-            "the API server does not serve PodCertificateRequest and ClusterTrustBundle, as Kubernetes does by default from 1.37 on, or \
-             the ValidatingAdmissionPolicy leno-pod-certificates-v2 is not there"
+            "the API server does not serve PodCertificateRequest and ClusterTrustBundle, which \
+             Kubernetes does by default from 1.37 on, or the ValidatingAdmissionPolicy \
+             leno-pod-certificates-v2 does not exist"
                 .to_owned()
         }
         Err(error) => error.to_string(),
     };
     tracing::warn!(
         reason,
-        "proxies get certificates by their token until this control plane starts again"
+        "proxies get certificates by their token until this control plane is restarted"
     );
     false
 }
@@ -363,7 +364,7 @@ fn credentials(
     let name = format!("{SERVICE}.{}.svc", cluster.namespace);
     let names = vec![format!("{name}.cluster.local"), name];
     let made = ServerCredentials::of_names(Arc::clone(authority), config.cert_lifetime, names);
-    made.context("making the certificate of the webhooks")
+    made.context("creating the certificate of the webhooks")
 }
 
 fn render_lead(leads: bool, text: &mut String) {
@@ -377,11 +378,11 @@ fn replica(cluster: &ClusterSettings) -> anyhow::Result<String> {
         return Ok(name.clone());
     }
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    Ok(name.context("the host's name cannot be read: say --name")?.trim().to_owned())
+    Ok(name.context("cannot read the host name: pass --name")?.trim().to_owned())
 }
 
 fn run() -> anyhow::Result<String> {
     let mut bytes = [0; RUN_BYTES];
-    aws_lc_rs::rand::fill(&mut bytes).context("the system yields no random bytes")?;
+    aws_lc_rs::rand::fill(&mut bytes).context("the system provides no random bytes")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

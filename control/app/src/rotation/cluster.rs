@@ -53,9 +53,11 @@ pub(crate) struct PublishedRoots {
 }
 
 /// The message while `ca.pem` of the Secret differs from the state beside it.
-const IGNORED_EDIT: &str = "ca.pem or ca-key.pem of the Secret leno-ca was edited, which has no effect: authority.json \
-                            beside them is what is signed with. Replace a root by `leno identity rotate-root`, or name an issuer \
-                            by controller.issuerSecret; the next phase of a rotation writes both fields again";
+const IGNORED_EDIT: &str = "ca.pem or ca-key.pem of the Secret leno-ca was edited, which has no \
+                            effect, because the control plane signs with authority.json beside \
+                            them: replace the root with `leno identity rotate-root`, or set an \
+                            issuer with controller.issuerSecret; the next phase of a rotation \
+                            writes both fields again";
 
 impl ClusterParts {
     /// Changes the authority while this replica leads, until the process ends.

@@ -175,7 +175,7 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     // The endpoint has another SPIFFE ID than the one that is expected here, although of the same trust domain.
     let mut wary = Mesh::new(FAR, &["--federate", &federate("spiffe://near.example/other")]);
     wary.start();
-    let said = wary.says("a trust bundle cannot be fetched");
+    let said = wary.says("cannot fetch a trust bundle");
     assert!(said.contains("NotValidForName"), "{said}");
     let last = "leno_control_bundle_fetched_timestamp_seconds{trust_domain=\"near.example\"}";
     assert_eq!(wary.metric(last), 0);
@@ -253,7 +253,7 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
     far.environment = vec![("SSL_CERT_DIR", none.clone()), ("SSL_CERT_FILE", none.join("none"))];
     fs::write(none.join("none"), "").unwrap();
     far.start();
-    let said = far.says("a trust bundle cannot be fetched");
+    let said = far.says("cannot fetch a trust bundle");
     assert!(said.contains("UnknownIssuer") || said.contains("invalid peer certificate"), "{said}");
     assert_eq!(far.federated(NEAR), Vec::<String>::new());
     let authorities =
@@ -273,7 +273,7 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
     fs::write(&own, Web::new().root).unwrap();
     far.arguments.extend(["--web-authorities".to_owned(), own.to_str().unwrap().to_owned()]);
     far.start();
-    far.says("a trust bundle cannot be fetched");
+    far.says("cannot fetch a trust bundle");
     fs::write(&own, &web.root).unwrap();
     until("a fetch", || far.metric(FETCHED), |count| *count > 0);
 

@@ -210,7 +210,7 @@ fn it_takes_edits_refuses_bad_ones_and_ends_when_told() {
     let directory = directory();
     write_state(directory.path(), "kind: Nonsense\n");
     let mut controller = Controller::start(directory.path());
-    controller.line("documents refused");
+    controller.line("documents rejected");
     assert!(controller.get("/ready").starts_with("HTTP/1.1 503"));
     assert!(controller.get("/live").starts_with("HTTP/1.1 200"));
 
@@ -221,7 +221,7 @@ fn it_takes_edits_refuses_bad_ones_and_ends_when_told() {
     write_state(directory.path(), &GOOD.replace("port: 80", "port: none"));
     let problem = controller.line("state.yaml:4:");
     assert!(problem.contains("spec.ports[0].port"), "{problem}");
-    controller.line("documents refused");
+    controller.line("documents rejected");
     assert!(controller.get("/ready").starts_with("HTTP/1.1 200"));
     let metrics = controller.get("/metrics");
     assert!(metrics.contains("leno_control_reloads_total{result=\"refused\"} 2\n"), "{metrics}");

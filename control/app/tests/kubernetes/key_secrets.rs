@@ -63,7 +63,7 @@ async fn keys_in_a_secret_count_where_a_role_lets_the_control_plane_read_it() {
     let first = Replica::start("controller-0", &kubeconfig);
     leads(&first).await;
     says(&bed, &users, &lacks).await;
-    first.line("a Role of its namespace has to permit the control plane").await;
+    first.line("grant the control plane list and watch on it").await;
     let count = async |replica: &Replica, state: &str| {
         replica.metric(&format!("leno_control_key_secrets{{state=\"{state}\"}}")).await as u64
     };

@@ -62,7 +62,7 @@ async fn a_right_that_is_missing_is_said_by_the_pods_condition_and_by_check_unti
     let replica = Replica::start("controller-0", &kubeconfig);
 
     let said = says(&bed, "controller-0", "False").await;
-    assert!(said.contains("HTTPRoute cannot be followed: "), "{said}");
+    assert!(said.contains("cannot watch HTTPRoute: "), "{said}");
     assert!(said.contains("forbidden") && said.contains("leno upgrade | kubectl"), "{said}");
     assert!(!said.contains("Service cannot"), "{said}");
     let check = || findings(&leno(&bed.administrator(), &["check", "-o", "json"]));
@@ -119,8 +119,8 @@ async fn a_broken_conversion_webhook_costs_its_kind_and_injection_goes_on() {
     let replica = Replica::start("controller-0", &kubeconfig);
 
     let said = says(&bed, "controller-0", "False").await;
-    assert!(said.contains("HTTPRoute cannot be followed: "), "{said}");
-    assert!(said.contains("mend the conversion webhook"), "{said}");
+    assert!(said.contains("cannot watch HTTPRoute: "), "{said}");
+    assert!(said.contains("repair the conversion webhook"), "{said}");
     assert!(!said.contains("Service cannot"), "{said}");
     admission::install(&bed, replica.webhook().await).await;
     admission::namespace(&bed, "team", json!({"leno.dev/inject": "enabled"}), json!({})).await;

@@ -102,8 +102,8 @@ async fn a_compromised_node_proxy_gets_no_identity_of_a_workload_elsewhere() {
     assert!(is_of(&own, WEB), "the pod's identity, not the node proxy's");
     let rows = [
         (("elsewhere", elsewhere.as_str()), "does not run on node n1"),
-        (("here", elsewhere.as_str()), "is not the one of uid"),
-        (("elsewhere", here.as_str()), "is not the one of uid"),
+        (("here", elsewhere.as_str()), "does not have the UID"),
+        (("elsewhere", here.as_str()), "does not have the UID"),
         (("absent", here.as_str()), "there is no pod shop/absent"),
         (("sidecar", sidecar.as_str()), "is not in node mode"),
     ];
@@ -124,7 +124,7 @@ async fn a_compromised_node_proxy_gets_no_identity_of_a_workload_elsewhere() {
     for (token, why) in [
         (&agent, "sa/agent is no node proxy"),
         (&web, "sa/web is no node proxy"),
-        (&unbound, "the token of the node proxy is of no pod"),
+        (&unbound, "the token of the node proxy names no pod"),
     ] {
         let refused = issue(&bed, &replica, token, ("here", &here)).await.unwrap_err();
         assert!(refused.contains(why), "{refused}");
@@ -170,7 +170,7 @@ async fn a_node_proxy_gets_certificates_of_a_pod_until_the_pod_leaves_or_ends() 
     // A StatefulSet would create the pod again on another node like this.
     bed.apply(on_node("web-0", "n2", json!({}))).await;
     let second = uid(&bed, "web-0").await;
-    for (of, why) in [(&first, "is not the one of uid"), (&second, "does not run on node n1")] {
+    for (of, why) in [(&first, "does not have the UID"), (&second, "does not run on node n1")] {
         let refused = issue(&bed, &replica, &token, ("web-0", of)).await.unwrap_err();
         assert!(refused.contains(why), "{refused}");
     }

@@ -479,8 +479,8 @@ async fn put_what_differs(bed: &TestApiServer, good: &Value) {
 /// Waits until the signer has denied these requests.
 async fn what_differs_is_denied(bed: &TestApiServer) {
     for (name, reason, part) in [
-        ("other-uid", "Mismatch", "its UID is not that of the request"),
-        ("no-uid", "Mismatch", "its UID is not that of the request"),
+        ("other-uid", "Mismatch", "its UID differs"),
+        ("no-uid", "Mismatch", "its UID differs"),
         ("other-node", "Mismatch", "does not run on node n2"),
         ("other-node-uid", "Mismatch", "node n1 is not the one of the request"),
         ("other-account", "Mismatch", "does not run as service account other"),
@@ -525,7 +525,7 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
     again["spec"] = policy.data["spec"].clone();
     bed.apply(again).await;
     what_differs_is_denied(&bed).await;
-    replica.line("the request is from before ValidatingAdmissionPolicy").await;
+    replica.line("the request is older than ValidatingAdmissionPolicy").await;
     is_guarded(&bed).await;
     created(&bed.kubelet("n1").await, &variant(&good, "late", &|_| ())).await;
     let status = answered(&bed, "late").await;

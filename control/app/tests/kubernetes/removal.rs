@@ -153,7 +153,7 @@ async fn a_control_plane_that_may_not_take_a_removal_back_says_what_to_do() {
     let replica = Replica::start("controller-0", &kubeconfig);
     leads(&replica).await;
     counted(&replica, "failed").await;
-    let said = replica.line("it is not known whether the mesh stays").await;
-    assert!(said.contains("apply what leno upgrade prints"), "{said}");
+    let said = replica.line("unknown whether the mesh stays").await;
+    assert!(said.contains("are not those of this version"), "{said}");
     assert!(said.contains("cannot get resource"), "{said}");
 }

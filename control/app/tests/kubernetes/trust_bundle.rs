@@ -99,7 +99,7 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
     // not exist.
     let first = Replica::start_with("controller-0", &kubeconfig, &flags);
     leads(&first).await;
-    first.line("the ClusterTrustBundle cannot be written").await;
+    first.line("cannot write the ClusterTrustBundle").await;
     assert_eq!(published(&bed).await, None);
 
     assert_eq!(rights().len(), 2);

@@ -194,7 +194,7 @@ impl RequestSpec {
         };
         if pod.metadata.uid.as_deref() != Some(&self.pod_uid) {
             return Err(Denial::mismatch(format!(
-                "pod {name} is another one: its UID is not that of the request"
+                "pod {name} is not that of the request, because its UID differs"
             )));
         }
         let spec = pod.spec.as_ref();
@@ -214,7 +214,7 @@ impl RequestSpec {
         let annotations = pod.metadata.annotations.as_ref();
         if annotations.is_some_and(|all| all.contains_key(MIRROR)) {
             return Err(Denial::mismatch(format!(
-                "pod {name} is of a file of its node, which proves nothing"
+                "pod {name} is a static pod, which proves no identity"
             )));
         }
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());

@@ -20,7 +20,8 @@ pub(super) enum InvalidClaims {
     )]
     Audience { found: Vec<String>, wanted: String },
     #[error(
-        "the token has ended; the kubelet replaces projected tokens in time, so read the file again"
+        "the token has expired: read the file again, because the kubelet renews projected tokens \
+         in time"
     )]
     Ended,
 }

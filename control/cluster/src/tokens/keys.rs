@@ -114,9 +114,11 @@ impl ClusterKeys {
             Ok(Ok(keys)) => self.write().keys = keys,
             Ok(Err(error)) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "the keys of the cluster's tokens cannot be read");
+                tracing::warn!(error, "cannot read the keys of the cluster's tokens");
             }
-            Err(_elapsed) => tracing::warn!("no answer to the read of the cluster's keys"),
+            Err(_elapsed) => {
+                tracing::warn!("no response to a read of the keys of the cluster's tokens")
+            }
         }
     }
 

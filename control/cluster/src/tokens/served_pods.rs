@@ -120,8 +120,8 @@ impl ServedPods {
         let own = &bearer.proven.identity;
         if (own.namespace(), own.service_account()) != (self.namespace.as_str(), NODE_ACCOUNT) {
             return Err(Refusal::Denied(format!(
-                "{own} is no node proxy: only service account {NODE_ACCOUNT} of namespace {} gets certificates \
-                 of pods",
+                "{own} is not a node proxy: only service account {NODE_ACCOUNT} of namespace {} \
+                 gets certificates for pods",
                 self.namespace
             )));
         }
@@ -143,7 +143,8 @@ impl ServedPods {
             return Ok(node.clone());
         }
         let unbound = || {
-            let reason = "the token of the node proxy is of no pod: use a projected volume";
+            let reason = "the token of the node proxy names no pod: mount it from a projected \
+                          volume";
             Refusal::Denied(reason.to_owned())
         };
         let own = bearer.proven.instance.as_ref().ok_or_else(unbound)?;
@@ -177,7 +178,7 @@ impl ServedPods {
 fn check_place(pod: &Pod, served: &ServedPod, node: &str) -> Result<(), String> {
     let name = &served.instance;
     if pod.metadata.uid.as_ref() != Some(&served.uid) {
-        return Err(format!("the pod {name} is not the one of uid {}", served.uid));
+        return Err(format!("the pod {name} does not have the UID {}", served.uid));
     }
     let spec = pod.spec.as_ref();
     match spec.and_then(|spec| spec.node_name.as_deref()) {
@@ -186,7 +187,7 @@ fn check_place(pod: &Pod, served: &ServedPod, node: &str) -> Result<(), String> 
         _ => return Err(format!("the pod {name} does not run on node {node}")),
     }
     if spec.is_some_and(|spec| spec.host_network == Some(true)) {
-        return Err(format!("the pod {name} has the network of its node"));
+        return Err(format!("the pod {name} uses its node's network"));
     }
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Succeeded" | "Failed")) {
@@ -243,7 +244,7 @@ mod tests {
             (("\"uid\":\"u\"", "\"uid\":\"v\""), "is not the one of uid u"),
             (("n1", "n2"), "does not run on node n1"),
             (("\"nodeName\":\"n1\",", ""), "does not run on node n1"),
-            (("\"spec\":{", "\"spec\":{\"hostNetwork\":true,"), "has the network of its node"),
+            (("\"spec\":{", "\"spec\":{\"hostNetwork\":true,"), "uses its node's network"),
             (("Running", "Succeeded"), "has ended"),
             (("Running", "Failed"), "has ended"),
         ];

@@ -45,7 +45,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
     let spec = &gateway.data["spec"];
     let name = gateway.metadata.name.clone().unwrap_or_default();
     if let Err(error) = check_label("name", &name) {
-        let message = format!("its name is that of a Service: {error}");
+        let message = format!("its name must be valid for a Service: {error}");
         return Err(refused("Invalid", message));
     }
     if spec["addresses"].as_array().is_some_and(|addresses| !addresses.is_empty()) {
@@ -53,7 +53,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
         return Err(refused("UnsupportedAddress", message));
     }
     if !spec["infrastructure"]["parametersRef"].is_null() {
-        let message = "a waypoint takes no parameters: remove spec.infrastructure.parametersRef";
+        let message = "a waypoint supports no parameters: remove spec.infrastructure.parametersRef";
         return Err(refused("InvalidParameters", message));
     }
     let from = from(spec)?;
@@ -63,7 +63,8 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
             None => Ok(all),
             Some(key) => {
                 let message = format!(
-                    "spec.infrastructure.{field} has {key}: names of Kubernetes' and of Leno's own are not passed on; remove it"
+                    "spec.infrastructure.{field} has {key}, but names of Kubernetes and of Leno \
+                     are not passed on: remove it"
                 );
                 Err(refused("InvalidParameters", message))
             }
@@ -139,19 +140,19 @@ pub(super) fn is_of_waypoint(listener: &Value) -> bool {
 fn from(spec: &Value) -> Result<&'static str, WaypointRefusal> {
     let listeners = spec["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
     let [listener] = listeners else {
-        let message = "a waypoint has one listener, of protocol HBONE on port 15008";
+        let message = "a waypoint must have one listener, with protocol HBONE on port 15008";
         return Err(refused("ListenersNotValid", message));
     };
     if !is_of_waypoint(listener) {
-        let message = "the listener of a waypoint has protocol HBONE and port 15008";
+        let message = "the listener of a waypoint must have protocol HBONE and port 15008";
         return Err(refused("ListenersNotValid", message));
     }
     match listener["allowedRoutes"]["namespaces"]["from"].as_str() {
         None | Some("Same") => Ok("same"),
         Some("All") => Ok("all"),
         Some(_) => {
-            let message = "services of its own namespace (Same) or of every namespace (All) may use a waypoint: \
-                           allowedRoutes.namespaces.from is another value";
+            let message = "allowedRoutes.namespaces.from has an unsupported value: use Same for \
+                           services of its own namespace, or All for those of every namespace";
             Err(refused("ListenersNotValid", message))
         }
     }

@@ -92,7 +92,7 @@ fn listener(
     let before = said["listeners"].as_array().into_iter().flatten();
     let before = before.into_iter().find(|one| one["name"] == *name).unwrap_or(&Value::Null);
     let fine = ("Accepted", "True", "Accepted", "it is the listener of a waypoint".to_owned());
-    let message = "a waypoint listens for HBONE on port 15008 alone".to_owned();
+    let message = "a waypoint listens only for HBONE on port 15008".to_owned();
     let wrong = ("Accepted", "False", "UnsupportedProtocol", message);
     let own = match (is_of_waypoint(listener), accepted.1) {
         (false, _) => wrong,
