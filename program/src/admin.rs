@@ -134,7 +134,11 @@ pub fn refuse_method(method: &Method, allowed: &Method) -> Option<AdminResponse>
     if method == allowed || (method == Method::HEAD && allowed == Method::GET) {
         return None;
     }
-    let mut refused = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("use {allowed}\n"));
+    let mut refused = respond(
+        StatusCode::METHOD_NOT_ALLOWED,
+        TEXT,
+        format!("this method is not allowed: use {allowed}\n"),
+    );
     let value = HeaderValue::from_str(allowed.as_str()).expect("a method is a header value");
     refused.headers_mut().insert(ALLOW, value);
     Some(refused)
@@ -154,7 +158,11 @@ pub fn answer_pages(
         "/live" => respond(StatusCode::OK, TEXT, "live\n"),
         "/ready" => readiness(not_ready()),
         "/metrics" => respond(StatusCode::OK, PROMETHEUS, metrics()),
-        _ => respond(StatusCode::NOT_FOUND, TEXT, "use /metrics, /ready or /live\n"),
+        _ => respond(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "there is no such page: use /metrics, /ready or /live\n",
+        ),
     }
 }
 

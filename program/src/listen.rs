@@ -18,7 +18,7 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let Some(instead) = bound.as_ref().err().and_then(|error| without_ipv6(address, error)) else {
         return bound;
     };
-    tracing::warn!(%address, %instead, "this machine has no IPv6: listening for IPv4 alone");
+    tracing::warn!(%address, %instead, "this machine has no IPv6: listening only on IPv4");
     TcpListener::bind(instead).await
 }
 

@@ -81,7 +81,7 @@ impl fmt::Display for TlsProfile {
 
 /// The text is not the name of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a profile of TLS: use default or fips")]
+#[error("{0:?} is not a TLS profile: use default or fips")]
 pub struct UnknownProfile(String);
 
 impl FromStr for TlsProfile {
@@ -213,7 +213,7 @@ mod tests {
             assert_eq!(profile.to_string().parse(), Ok(profile));
         }
         let refused = "FIPS".parse::<TlsProfile>().unwrap_err().to_string();
-        assert_eq!(refused, "\"FIPS\" is not a profile of TLS: use default or fips");
+        assert_eq!(refused, "\"FIPS\" is not a TLS profile: use default or fips");
     }
 
     /// Tests in one process share its profile, so this test selects none.

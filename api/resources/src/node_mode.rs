@@ -67,7 +67,7 @@ pub fn promote_after(text: &str) -> Result<Option<Duration>, String> {
     let time: Option<crate::Duration> = text.parse().ok();
     match time {
         Some(crate::Duration(time)) if (least..=most).contains(&time) => Ok(Some(time)),
-        _ => Err(format!("{text:?} is no time from 1s to 24h: use for example 30s, or off")),
+        _ => Err(format!("{text:?} is not a duration from 1s to 24h: use for example 30s, or off")),
     }
 }
 

@@ -39,16 +39,16 @@ const UNCOMPRESSED: u8 = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The text begins like JSON, but is not JSON or not a set of keys.
-    #[error("it is no JSON with a list of keys")]
+    #[error("it is not JSON with a list of keys")]
     Json(#[source] serde_json::Error),
     /// The text is not PEM either.
-    #[error("it is no PEM with certificates")]
+    #[error("it is not PEM with certificates")]
     Pem(#[source] rustls_pki_types::pem::Error),
     /// A key for X.509 must have exactly one certificate, and this one has another number of them.
     #[error("key {0} (use: x509-svid) is not one certificate in x5c")]
     Key(usize),
     /// There is no root, or there are too many.
-    #[error("it has {0} roots: 1 to {MAX_CERTIFICATES} are read")]
+    #[error("it has {0} roots: 1 to {MAX_CERTIFICATES} are permitted")]
     Count(usize),
 }
 

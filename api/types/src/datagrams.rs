@@ -17,7 +17,7 @@ pub enum Datagrams {
 
 /// The text is not a value of `leno.dev/udp`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} does not say which datagrams are carried: use off, enabled or all")]
+#[error("{0:?} is not a setting for datagrams: use off, enabled or all")]
 pub struct UnknownDatagrams(String);
 
 impl Datagrams {

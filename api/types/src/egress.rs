@@ -19,7 +19,7 @@ pub enum Egress {
 
 /// The text is not an [`Egress`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a way of egress: use allow or deny")]
+#[error("{0:?} is not an egress setting: use allow or deny")]
 pub struct UnknownEgress(String);
 
 impl Egress {

@@ -26,7 +26,7 @@ pub enum Removal {
 
 /// The text is not a [`Removal`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no step of a removal: use none, permissive, plaintext or released")]
+#[error("{0:?} is not a step of a removal: use none, permissive, plaintext or released")]
 pub struct UnknownRemoval(String);
 
 impl Removal {

@@ -26,7 +26,8 @@ pub enum Error {
     },
     /// The name cannot be a directory of bpffs.
     #[error(
-        "{0:?} cannot name a captured workload: use 1 to 200 of a-z, A-Z, 0-9, '-', '_' and '.'"
+        "{0:?} is not a valid name of a captured workload: use 1 to 200 of a-z, A-Z, 0-9, '-', '_' \
+         and '.'"
     )]
     Owner(String),
     /// More prefixes than the kernel map holds.
@@ -53,7 +54,10 @@ pub enum Error {
         takes: u64,
     },
     /// The events of flows have one reader.
-    #[error("another process follows these flows already: end it, or list them instead")]
+    #[error(
+        "another process already follows these flows: end it, or list the flows without \
+         --follow"
+    )]
     Followed,
     /// A prefix length that the address family does not have.
     #[error("{0}/{1} is not an address prefix")]

@@ -68,8 +68,7 @@ pub(crate) fn create_private_directory(path: &Path) -> Result<(), Error> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::symlink_metadata(path)
             .and_then(|found| {
                 let ours = found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw();
-                let whose =
-                    || format!("it is there and belongs to user {}: remove it", found.uid());
+                let whose = || format!("it exists and belongs to user {}: remove it", found.uid());
                 if ours { Ok(()) } else { Err(io::Error::other(whose())) }
             }),
         other => other,

@@ -210,7 +210,7 @@ fn connections_are_listed_filtered_and_followed() {
     let second = mesh.leno(&["flows", "--name", mesh.name(), "-f"]).output().unwrap();
     assert_eq!(second.status.code(), Some(2));
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(text.contains("another process follows these flows already"), "{text}");
+    assert!(text.contains("another process already follows these flows"), "{text}");
     let pid = nix::unistd::Pid::from_raw(follow.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     assert!(follow.wait().unwrap().success());

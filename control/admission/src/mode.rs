@@ -208,11 +208,11 @@ mod tests {
         };
         let own = |value: &str| format!(r#""annotations":{{"leno.dev/promote-after":{value}}}"#);
         for (own, of_namespace, part) in [
-            (own(r#""soon""#), None, "leno.dev/promote-after: \"soon\" is no time"),
+            (own(r#""soon""#), None, "leno.dev/promote-after: \"soon\" is not a duration"),
             (
                 own("30"),
                 Some("30s"),
-                "\"30\" is no time from 1s to 24h: use for example 30s, or off",
+                "\"30\" is not a duration from 1s to 24h: use for example 30s, or off",
             ),
             (String::new(), Some("0s"), "or off; its namespace sets it: correct it there"),
         ] {

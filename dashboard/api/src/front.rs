@@ -161,7 +161,7 @@ impl DashboardFront {
         }
         let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
         if self.is_open && !header(HOST).is_some_and(is_this_machine) {
-            let why = "call the dashboard by the address that leno has printed\n";
+            let why = "open the dashboard at the address that leno has printed\n";
             return Some(respond(StatusCode::MISDIRECTED_REQUEST, TEXT, why));
         }
         let path = request.uri().path();
@@ -176,7 +176,7 @@ impl DashboardFront {
             aws_lc_rs::constant_time::verify_slices_are_equal(shown, token).is_ok()
         };
         (!shown.is_some_and(same)).then(|| {
-            let why = "open the whole address that leno has printed: it has the token";
+            let why = "the token is missing: open the complete address that leno has printed";
             refuse(StatusCode::UNAUTHORIZED, why)
         })
     }
@@ -193,7 +193,7 @@ impl DashboardFront {
         }
         let target = request.uri().path_and_query().map_or(path, |whole| whole.as_str());
         if let Some(own) = self.own.as_ref().filter(|_| OWN.contains(&path)) {
-            return answer_of(own(target.to_owned()).await, "cannot look at the mesh");
+            return answer_of(own(target.to_owned()).await, "cannot read the state of the mesh");
         }
         if path.starts_with(ROOT) {
             return self.relay(target).await;
@@ -205,11 +205,11 @@ impl DashboardFront {
         let Some(taps) = &self.taps else {
             return refuse(
                 StatusCode::NOT_FOUND,
-                "live requests are shown by leno dashboard --tap",
+                "live requests are off: start the dashboard with leno dashboard --tap",
             );
         };
         if !request.headers().contains_key(PAGE_HEADER) {
-            return refuse(StatusCode::BAD_REQUEST, "send the header leno-page");
+            return refuse(StatusCode::BAD_REQUEST, "the header leno-page is missing: send it");
         }
         answer_of(taps(request.uri().query().unwrap_or_default().to_owned()).await, "cannot tap")
     }

@@ -175,7 +175,7 @@ where
         respond: &mut SendResponse<Bytes>,
     ) -> Result<(), Status> {
         let late = |_| {
-            Status::new(Code::DeadlineExceeded, "the message of the call did not come".to_owned())
+            Status::new(Code::DeadlineExceeded, "the message of the call did not arrive".to_owned())
         };
         let message = timeout(REQUEST_WAIT, messages.next()).await.map_err(late)??;
         let query = (rpc.query)(message.as_deref().unwrap_or_default())?;
@@ -221,7 +221,7 @@ where
             let next = async {
                 sleep(every).await;
                 if self.shared.is_ending() {
-                    let why = "the connection ends: call again";
+                    let why = "the connection is ending: call again";
                     return Err(Status::new(Code::Unavailable, why.to_owned()));
                 }
                 self.message(rpc, target).await
@@ -317,13 +317,13 @@ impl Messages {
                 if compressed != 0 {
                     return Err(Status::new(
                         Code::Unimplemented,
-                        "send messages without compression".to_owned(),
+                        "the message is compressed: send messages without compression".to_owned(),
                     ));
                 }
                 if length > MAX_REQUEST {
                     return Err(Status::new(
                         Code::ResourceExhausted,
-                        format!("a message has at most {MAX_REQUEST} bytes"),
+                        format!("the message is too large: send at most {MAX_REQUEST} bytes"),
                     ));
                 }
                 if let Some(message) = rest.get(..length) {

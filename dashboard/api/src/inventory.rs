@@ -380,16 +380,21 @@ impl Inventory {
 
     fn unavailable(&self, level: Option<&str>) -> Option<String> {
         if level == Some("off") {
-            return Some("accounting is off for what it costs: see --flows-cpu".to_owned());
+            return Some(
+                "flow metrics are off, because they exceed their CPU budget: see \
+                 --flow-cpu-budget"
+                    .to_owned(),
+            );
         }
         if level.is_some() {
             return None;
         }
         Some(match (self.answered().next().is_none(), self.silent.is_empty()) {
-            (true, true) => "no agent has been asked yet".to_owned(),
+            (true, true) => "no agent has been queried yet".to_owned(),
             (true, false) => "no agent of a node answers the observer".to_owned(),
             (false, _) => {
-                "the kernel does not account for connections: the log of the agent, or of leno up, says why".to_owned()
+                "there are no flow metrics: the log of the agent, or of leno up, has the reason"
+                    .to_owned()
             }
         })
     }

@@ -225,14 +225,16 @@ fn control_plane(state: &MeshState, all: &mut Vec<Problem>) {
         all.push(problem(
             Severity::Bad,
             ProblemSubject::ControlPlane,
-            "the control plane is away: proxies serve on what they were told last",
+            "the control plane does not answer: proxies continue with the last state that they \
+             received",
             proxies(&state.detached),
         ));
     } else if !state.detached.is_empty() {
         all.push(problem(
             Severity::Bad,
             ProblemSubject::ControlPlane,
-            "proxies have lost the control plane: they serve on what they were told last",
+            "proxies have lost the control plane: they continue with the last state that they \
+             received",
             proxies(&state.detached),
         ));
     }
@@ -240,7 +242,7 @@ fn control_plane(state: &MeshState, all: &mut Vec<Problem>) {
         all.push(problem(
             Severity::Warning,
             ProblemSubject::Documents,
-            "the last edit of the documents was refused: the state before it holds",
+            "the last edit of the documents was rejected: the last valid state stays in effect",
             reason.lines().take(MAX_EVIDENCE).map(str::to_owned).collect(),
         ));
     }
@@ -248,7 +250,7 @@ fn control_plane(state: &MeshState, all: &mut Vec<Problem>) {
         all.push(problem(
             Severity::Warning,
             ProblemSubject::Proxies,
-            "proxies do not answer: what they count is missing here",
+            "proxies do not answer, so their counts are missing here",
             proxies(&state.silent),
         ));
     }

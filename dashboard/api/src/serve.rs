@@ -57,9 +57,9 @@ pub fn answer(
         Some("flows") => asked.only(&[]).map(|()| json(&hub.flows(sight))),
         Some("checks" | "authority" | "document") => Err((
             StatusCode::NOT_FOUND,
-            "leno dashboard shows this, with the rights of its own user".to_owned(),
+            "this is served only by leno dashboard, with the rights of its user".to_owned(),
         )),
-        _ => Err((StatusCode::NOT_FOUND, format!("{path} is no page of the interface"))),
+        _ => Err((StatusCode::NOT_FOUND, format!("{path} is not a path of this API"))),
     };
     answered.unwrap_or_else(|(status, why)| refuse(status, &why))
 }
@@ -95,11 +95,11 @@ fn series(
     let wanted = match (asked.name("workload")?, asked.name("client")?, asked.name("server")?) {
         (Some(workload), None, None) => SeriesSubject::Workload(workload),
         (None, Some(client), Some(server)) => SeriesSubject::Edge(client, server),
-        _ => return Err(bad("say a workload, or a client and a server")),
+        _ => return Err(bad("pass workload, or client and server, as NAMESPACE/NAME")),
     };
     match hub.series(sight, &wanted, asked.span()?, asked.number("step")?) {
         Some(points) => Ok(json(&points)),
-        None => Err((StatusCode::NOT_FOUND, "the history knows nothing of it".to_owned())),
+        None => Err((StatusCode::NOT_FOUND, "the history has no data for it".to_owned())),
     }
 }
 
@@ -109,9 +109,11 @@ fn budget(
 ) -> Result<AdminResponse, Rejection> {
     let servers = asked.0.get("servers").ok_or_else(|| bad("say servers"))?;
     let servers: Option<Vec<NamespacedName>> = servers.split(',').map(name_of).collect();
-    let servers =
-        servers.ok_or_else(|| bad("servers is not namespace/name, with commas between"))?;
-    let window = asked.number("window")?.ok_or_else(|| bad("say a window"))?;
+    let servers = servers
+        .ok_or_else(|| bad("servers is not a list of namespace/name separated by commas"))?;
+    let window = asked
+        .number("window")?
+        .ok_or_else(|| bad("the parameter window is missing: pass it in milliseconds"))?;
     Ok(json(&hub.budget(sight, &servers, window, asked.number("bound")?)))
 }
 
@@ -360,7 +362,11 @@ pub(crate) mod tests {
             ("/api/v1/series?workload=web", 400, "namespace/name"),
             ("/api/v1/series", 400, "say a workload"),
             ("/api/v1/budget?window=5", 400, "say servers"),
-            ("/api/v1/budget?servers=shop/web", 400, "say a window"),
+            (
+                "/api/v1/budget?servers=shop/web",
+                400,
+                "the parameter window is missing: pass it in milliseconds",
+            ),
             ("/api/v1/budget?servers=shop/web,cart&window=5", 400, "namespace/name"),
             ("/api/v1/series?workload=shop/db", 404, "knows nothing"),
             ("/api/v1/policies?at=now", 400, "at is not a number"),

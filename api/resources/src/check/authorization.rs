@@ -63,7 +63,7 @@ pub(super) fn policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Authorizat
     };
     if let (true, Some(what)) = (spec.rules.is_empty(), what) {
         let reason =
-            format!("is empty, so that the policy {what} nothing: add a rule, {{}} for everything");
+            format!("is empty, so the policy {what} nothing: add a rule, {{}} for everything");
         check.fail(&rules, reason);
     }
     bounded(check, &rules, spec.rules.len());
@@ -88,7 +88,7 @@ fn tokens(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec
         return;
     }
     if spec.action == AuthorizationAction::Deny {
-        let reason = "a client that is to be denied leaves its token out: use an Allow policy";
+        let reason = "a client could evade the denial by omitting its token: use an Allow policy";
         return check.fail(at, reason);
     }
     if spec.tokens.len() > MAX_ISSUERS {
@@ -127,7 +127,7 @@ fn key_set(check: &mut Check<'_>, at: &Cursor<'_>, issuer: &TokenIssuerSpec) {
     ];
     let mut given = places.iter().filter(|(_, is_given)| *is_given).map(|(field, _)| *field);
     if let (Some(first), Some(second)) = (given.next(), given.next()) {
-        let reason = format!("says the same as {first}: leave all but one of them out");
+        let reason = format!("is the same as {first}: keep one of them");
         check.fail(&at.key(second), reason);
         return;
     }
@@ -193,7 +193,8 @@ fn attached(check: &mut Check<'_>, at: &Cursor<'_>, policy: &AuthorizationPolicy
         }
         (Some(selector), true) => return labels(check, &at.key("selector"), selector),
         (None, true) => {
-            let reason = "is empty, so that the policy has no effect: name at least one target, or set selector";
+            let reason = "is empty, so the policy has no effect: name at least one target, or set \
+                          selector";
             return check.fail(&at_targets, reason);
         }
         (None, false) => {}

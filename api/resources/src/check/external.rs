@@ -23,7 +23,7 @@ pub(super) fn external(check: &mut Check<'_>, at: &Cursor<'_>, spec: &Authorizat
         }
         (Some(_), AuthorizationAction::External) if !spec.tokens.is_empty() => {
             let reason =
-                "a client that leaves its token out is not asked about: use a policy of its own";
+                "a client could evade the authorizer by omitting its token: use a separate policy";
             return check.fail(&at.key("tokens"), reason);
         }
         (Some(authorizer), AuthorizationAction::External) => authorizer,
@@ -99,7 +99,7 @@ fn prefix(check: &mut Check<'_>, at: &Cursor<'_>, authorizer: &ExternalSpec) {
         || prefix.len() > MAX_PREFIX
         || !prefix.bytes().all(is_plain)
     {
-        let reason = format!("{prefix:?} is no beginning of a path: use one such as /check");
+        let reason = format!("{prefix:?} is not a path prefix: use one such as /check");
         check.fail(at, reason);
     }
 }

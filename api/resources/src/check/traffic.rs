@@ -146,7 +146,7 @@ pub(super) fn targets(
     kinds: &[(&str, &str)],
 ) {
     if targets.is_empty() {
-        check.fail(at, "is empty, so that the policy has no effect: name at least one target");
+        check.fail(at, "is empty, so the policy has no effect: name at least one target");
     }
     if targets.len() > MAX_TARGETS {
         check.fail(at, format!("{} are more than {MAX_TARGETS}", targets.len()));

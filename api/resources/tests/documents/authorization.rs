@@ -104,11 +104,11 @@ fn a_selector_stands_for_targets() {
 const MISTAKES: &[(&str, &str)] = &[
     (
         "  action: Deny\n",
-        "spec.rules: is empty, so that the policy denies nothing: add a rule, {} for everything",
+        "spec.rules: is empty, so the policy denies nothing: add a rule, {} for everything",
     ),
     (
         "  action: Audit\n",
-        "spec.rules: is empty, so that the policy audits nothing: add a rule, {} for everything",
+        "spec.rules: is empty, so the policy audits nothing: add a rule, {} for everything",
     ),
     (
         "  rules: [{from: [{}]}]\n",
@@ -229,7 +229,7 @@ fn mistakes_are_told_with_their_line_and_what_to_write() {
     for (spec, expected) in [
         (
             "  rules: [{}]\n",
-            "a.yaml:5:3: spec.targetRefs: is empty, so that the policy has no effect: name at least one target, or set selector",
+            "a.yaml:5:3: spec.targetRefs: is empty, so the policy has no effect: name at least one target, or set selector",
         ),
         (
             "  selector: {}\n  targetRefs: [{group: leno.dev, kind: Workload, name: a}]\n",
@@ -284,7 +284,7 @@ fn an_application_reads_paths_in_a_way_that_is_known() {
     }
     let problems = parse("a.yaml", &workload("merge")).unwrap_err();
     let expected =
-        "\"merge\" is not how an application reads paths: use strict, none, or of merge-slashes";
+        "\"merge\" is not a setting for paths: use strict, none, or a list of merge-slashes";
     assert!(problems[0].to_string().contains(expected), "{problems:?}");
 }
 
@@ -344,7 +344,7 @@ fn tokens_that_would_not_hold_are_refused() {
         ("  rules: [{claims: [{name: sub}]}]\n".to_owned(), "claims: has no effect without tokens"),
         (
             format!("  action: Deny\n  rules: [{{}}]\n  tokens: [{{{issuer}}}]\n"),
-            "leaves its token out",
+            "by omitting its token",
         ),
         (format!("  tokens: [{{audiences: [a], jwks: '{JWKS}'}}]\n"), "issuer: is empty"),
         (
@@ -354,7 +354,7 @@ fn tokens_that_would_not_hold_are_refused() {
         ("  tokens: [{issuer: i, audiences: [a]}]\n".to_owned(), "jwks: is not a set of keys"),
         (
             format!("  tokens: [{{{issuer}, jwksUrl: 'https://id/keys'}}]\n"),
-            "jwksUrl: says the same",
+            "jwksUrl: is the same",
         ),
         (
             "  tokens: [{issuer: i, audiences: [a], jwksUrl: 'https://u:p@id/keys'}]\n".to_owned(),
@@ -366,17 +366,17 @@ fn tokens_that_would_not_hold_are_refused() {
         ),
         (
             format!("  tokens: [{{{issuer}, jwksConfigMap: keys}}]\n"),
-            "jwksConfigMap: says the same as jwks",
+            "jwksConfigMap: is the same as jwks",
         ),
         (
             "  tokens: [{issuer: i, audiences: [a], jwksConfigMap: keys, jwksUrl: 'https://i/k'}]\n"
                 .to_owned(),
-            "jwksUrl: says the same",
+            "jwksUrl: is the same",
         ),
         (
             "  tokens: [{issuer: i, audiences: [a], jwksConfigMap: keys, jwksSecret: keys}]\n"
                 .to_owned(),
-            "jwksSecret: says the same as jwksConfigMap",
+            "jwksSecret: is the same as jwksConfigMap",
         ),
         ("  tokens: [{issuer: i, audiences: [a], jwksSecret: 'a/b'}]\n".to_owned(), "jwksSecret: "),
         (
@@ -501,7 +501,7 @@ fn mistakes_of_external_authorizers_are_told() {
         ),
         (
             "  external: {backendRef: {name: opa, port: 80}, protocol: Http, pathPrefix: '/x?'}\n",
-            "is no beginning of a path: use one such as /check",
+            "is not a path prefix: use one such as /check",
         ),
         (
             "  external: {backendRef: {name: opa, port: 80}, headers: {onRequest: [Leno-Error]}}\n",
@@ -526,7 +526,7 @@ fn mistakes_of_external_authorizers_are_told() {
         ),
         (
             "  external: {backendRef: {name: opa, port: 80}}\n  tokens: [{issuer: a, audiences: [b]}]\n",
-            "spec.tokens: a client that leaves its token out is not asked about",
+            "spec.tokens: a client could evade the authorizer by omitting its token",
         ),
     ] {
         let found = problems(&format!("{EXTERNAL}{spec}"));
@@ -539,7 +539,7 @@ fn mistakes_of_external_authorizers_are_told() {
         ),
         (
             "  selector: {}\n  action: External\n  external: {backendRef: {name: opa, port: 80}}\n",
-            "spec.rules: is empty, so that the policy asks about nothing",
+            "spec.rules: is empty, so the policy asks about nothing",
         ),
         (
             "  selector: {}\n  action: External\n  rules: [{to: [{serverNames: [a]}]}]\n  \

@@ -191,7 +191,7 @@ fn filters_that_only_http_knows_are_refused_for_grpc() {
     let found = problems(text);
     assert!(found[0].contains("service: \"a/b\" holds a /"), "{found:?}");
     assert!(found[1].contains("names neither a service nor a method"), "{found:?}");
-    assert!(found[2].contains("URLRewrite is no filter of a GRPCRoute"), "{found:?}");
+    assert!(found[2].contains("URLRewrite is not a filter of a GRPCRoute"), "{found:?}");
 }
 
 const BACKEND_TLS: &str = "\

@@ -214,7 +214,7 @@ fn names_settings_and_duplicates_are_checked() {
         budget("0.2%").replace("flow-cpu-budget: 0.2%", &format!("promote-after: {value}"))
     };
     assert!(parse("mesh.yaml", &busy("off")).is_ok() && parse("mesh.yaml", &busy("90s")).is_ok());
-    assert!(problems(&busy("soon"))[0].contains("\"soon\" is no time from 1s to 24h"));
+    assert!(problems(&busy("soon"))[0].contains("\"soon\" is not a duration from 1s to 24h"));
     let twice = format!("{MESH}---\n{MESH}");
     let found = problems(&twice);
     assert_eq!(found.len(), 3);

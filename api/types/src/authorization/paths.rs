@@ -21,8 +21,8 @@ pub struct PathReading {
 /// The text is not a [`PathReading`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not how an application reads paths: use strict, none, or of merge-slashes, resolve-dots and \
-     decode-slashes those that it does, with commas between them"
+    "{0:?} is not a setting for paths: use strict, none, or a list of merge-slashes, resolve-dots \
+     and decode-slashes, separated by commas"
 )]
 pub struct UnknownReading(String);
 

@@ -350,7 +350,10 @@ fn replace_sockops(
         pins::detach(&path)?;
     }
     let Some(cgroup) = cgroup else {
-        let gone = io::Error::other("they are attached to nothing: `leno ebpf prune` removes them");
+        let gone = io::Error::other(
+            "the pinned programs are not attached: remove them with `leno \
+             ebpf prune`",
+        );
         return Err(Error::io("replace the flow programs")(gone));
     };
     let mut link = program.attach_cgroup(cgroup.as_raw_fd()).map_err(Error::bpf(action()))?;

@@ -102,7 +102,9 @@ pub(crate) fn are_not_counted(directory: &Path) -> Option<String> {
     let why = pins::read_note(directory, NOTE);
     match (is_attached, why.is_empty()) {
         (true, _) => None,
-        (false, true) => Some("the version that attached the programs counts none".to_owned()),
+        (false, true) => {
+            Some("the version that attached the programs does not count them".to_owned())
+        }
         (false, false) => Some(why),
     }
 }

@@ -79,7 +79,8 @@ pub(super) fn lock(directory: &Path) -> Result<Flock<File>, Error> {
 impl Drop for EventReader<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.flows.set_followed(false) {
-            tracing::warn!(%error, "the programs go on writing flow events that no program reads");
+            tracing::warn!(%error, "cannot stop the programs from writing flow events, which are \
+                                    no longer read");
         }
     }
 }

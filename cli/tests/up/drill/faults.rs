@@ -75,7 +75,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fault(
         "cpu-limit",
-        ("the limit of CPU of shop/catalog-db", "was throttled by its CPU limit"),
+        ("the CPU limit of shop/catalog-db", "was throttled by its CPU limit"),
         |drill| drill.turn("catalog-db-0", r#"{"burn": 0.2}"#),
         |drill| drill.turn("catalog-db-0", ""),
     ),

@@ -120,7 +120,10 @@ impl ConnectionSlots {
     pub(super) fn watch(&self) -> Result<SemaphorePermit<'_>, Status> {
         self.watches.try_acquire().map_err(|_none| {
             self.watches_refused.fetch_add(1, Ordering::Relaxed);
-            let why = format!("there are {MAX_WATCHES} Watches already: end one, or ask by Get");
+            let why = format!(
+                "there are already {MAX_WATCHES} Watches, which is the limit: end \
+                 one, or call Get"
+            );
             Status::new(Code::ResourceExhausted, why)
         })
     }
@@ -345,12 +348,14 @@ pub async fn serve<A, F, K>(
         },
         () = poll_fn(|cx| shared.poll_lost(cx)) => {
             places.evicted.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(%client, "a connection of gRPC was closed: it had shown nothing, and a newer one needed its place");
+            tracing::debug!(%client, "a gRPC connection was closed, because it had received no \
+                                      answer and a newer one needed its place");
         }
     }
     if shared.is_full.load(Ordering::Relaxed) {
         let most = places.most;
-        tracing::debug!(%client, most, "a connection of gRPC was closed: there are as many as may be");
+        tracing::debug!(%client, most, "a gRPC connection was closed, because the limit of \
+                                        connections is reached");
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn answer(question: &[u8]) -> Result<Vec<u8>, Status> {
     let unknown = |what: &str| {
         MessageResponse::ErrorResponse(proto::ErrorResponse {
             error_code: Code::NotFound as i32,
-            error_message: format!("{what} is not known: the service is {SERVICE}"),
+            error_message: format!("{what} is unknown: the service is {SERVICE}"),
         })
     };
     let answer = match &question.message_request {

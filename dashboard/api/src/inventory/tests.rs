@@ -157,7 +157,7 @@ fn connections_are_those_of_the_last_minute() {
     let span = |inventory: &Inventory| inventory.flows(&VisibleNamespaces::All).span_s;
     assert_eq!(
         inventory.flows(&VisibleNamespaces::All).unavailable.as_deref(),
-        Some("no agent has been asked yet")
+        Some("no agent has been queried yet")
     );
     for tick in 0..60 {
         inventory.take_flows(vec![("node-1".to_owned(), Ok(page(tick)))], u64::from(tick) * 5_000);
@@ -179,11 +179,15 @@ fn connections_are_those_of_the_last_minute() {
             .flows(&VisibleNamespaces::All)
             .unavailable
             .unwrap()
-            .starts_with("accounting is off")
+            .starts_with("flow metrics are off")
     );
     inventory.take_flows(vec![("a".to_owned(), Ok(FlowCounts::default()))], 1);
     assert!(
-        inventory.flows(&VisibleNamespaces::All).unavailable.unwrap().contains("does not account")
+        inventory
+            .flows(&VisibleNamespaces::All)
+            .unavailable
+            .unwrap()
+            .contains("there are no flow metrics")
     );
 }
 

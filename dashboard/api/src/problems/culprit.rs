@@ -234,12 +234,12 @@ fn by_cause(all: &[BrokenEdge], one: &BrokenEdge, subject: CauseSubject, cause: 
         }
         CauseSubject::Message if one.fault == EdgeFault::Limited => {
             let culprit =
-                format!("the application of {client}, whose requests are no HTTP ({cause})");
+                format!("the application of {client}, whose requests are not HTTP ({cause})");
             (culprit, logs(&one.client))
         }
         CauseSubject::Message => {
             let culprit =
-                format!("the application of {server}, whose responses are no HTTP ({cause})");
+                format!("the application of {server}, whose responses are not HTTP ({cause})");
             (culprit, logs(&one.server))
         }
     };
@@ -279,7 +279,7 @@ fn by_sign(one: &BrokenEdge, sign: &Sign) -> Culprit {
         SignKind::UnknownName => {
             (format!("the name {} that {server} looks up", sign.subject), logs(&own))
         }
-        SignKind::Throttled => (format!("the limit of CPU of {server}"), command("ps", &own)),
+        SignKind::Throttled => (format!("the CPU limit of {server}"), command("ps", &own)),
         SignKind::Lossy => {
             let culprit = format!("the network between {} and {server}", text(&one.client));
             (culprit, with_name("flows", &own))

@@ -238,7 +238,7 @@ fn unlike_usual(
     ends: &(NamespacedName, NamespacedName),
 ) -> Option<(EdgeFault, String, u64)> {
     if compared.is_unanswered(ends) {
-        let title = "the bytes {} are not answered any more".to_owned();
+        let title = "the bytes {} are no longer answered".to_owned();
         return Some((EdgeFault::Unanswered, title, 1));
     }
     let slow = compared.slow(ends)?;

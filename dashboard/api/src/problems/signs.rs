@@ -43,12 +43,12 @@ pub(super) fn find(
                 logs(&name),
             ),
             SignKind::Lossy => (
-                format!("TCP segments from {own} to {} are sent again", sign.subject),
+                format!("TCP segments from {own} to {} are retransmitted", sign.subject),
                 format!("the network between {own} and {}", sign.subject),
                 with_name("flows", &name),
             ),
             SignKind::Outlier | SignKind::Throttled => (
-                format!("{} is unlike the other instances of {own}", sign.subject),
+                format!("{} differs from the other instances of {own}", sign.subject),
                 format!("the instance {}", sign.subject),
                 command("ps", &name),
             ),

@@ -74,7 +74,7 @@ fn an_edge_that_fails_is_named_with_its_causes_and_its_begin() {
     assert_eq!(
         titles(&all),
         [
-            "the control plane is away: proxies serve on what they were told last",
+            "the control plane does not answer: proxies continue with the last state that they received",
             "0 of 2 instances of shop/cart take traffic",
             "9.1 % of the requests from shop/web to shop/cart fail",
         ]

@@ -166,7 +166,7 @@ fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
         })?;
         ensure!(requests > 0);
         lab.edit(&client("soon"))?;
-        said("\"soon\" is no time from 1s to 24h: use for example 30s, or off")?;
+        said("\"soon\" is not a duration from 1s to 24h: use for example 30s, or off")?;
         ensure!(status(&lab, "/")? == "200");
         Ok(())
     };

@@ -51,7 +51,7 @@ pub(super) fn filters(
         }
     }
     if of(FilterType::RequestRedirect) > 0 && of(FilterType::UrlRewrite) > 0 {
-        check.fail(at, "RequestRedirect and URLRewrite exclude each other: take one");
+        check.fail(at, "RequestRedirect and URLRewrite exclude each other: keep one");
     }
     for (index, filter) in filters.iter().enumerate() {
         let at = at.index(index);
@@ -60,7 +60,7 @@ pub(super) fn filters(
             FilterType::RequestRedirect | FilterType::UrlRewrite | FilterType::Cors
         );
         if scope.grpc && only_http {
-            let reason = format!("{} is no filter of a GRPCRoute", name(filter.kind));
+            let reason = format!("{} is not a filter of a GRPCRoute", name(filter.kind));
             check.fail(&at.key("type"), reason);
         }
         if scope.of_backend && filter.kind == FilterType::RequestRedirect {
@@ -168,14 +168,14 @@ fn headers(check: &mut Check<'_>, at: &Cursor<'_>, headers: &HeaderFilter) {
 fn changed(check: &mut Check<'_>, at: &Cursor<'_>, name: &str) {
     header_name(check, at, name);
     if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
-        check.fail(at, format!("{name} says where a message ends, and cannot be changed"));
+        check.fail(at, format!("{name} delimits a message and cannot be changed: remove it"));
     }
 }
 
 fn mirror(check: &mut Check<'_>, at: &Cursor<'_>, mirror: &MirrorFilter) {
     backend(check, &at.key("backendRef"), &mirror.backend_ref);
     if mirror.percent.is_some() && mirror.fraction.is_some() {
-        check.fail(at, "has both percent and fraction: take one");
+        check.fail(at, "has both percent and fraction: keep one");
     }
     if let Some(percent) = mirror.percent
         && !(0..=100).contains(&percent)
@@ -185,7 +185,7 @@ fn mirror(check: &mut Check<'_>, at: &Cursor<'_>, mirror: &MirrorFilter) {
     if let Some(fraction) = mirror.fraction {
         let (part, whole) = (fraction.numerator, fraction.denominator.unwrap_or(100));
         if whole < 1 || part < 0 || part > whole {
-            let reason = format!("{part} of {whole} is no part of a whole");
+            let reason = format!("{part} of {whole} is not a fraction of a whole");
             check.fail(&at.key("fraction"), reason);
         }
     }

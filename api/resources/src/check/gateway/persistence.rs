@@ -38,11 +38,11 @@ pub(super) fn session(check: &mut Check<'_>, at: &Cursor<'_>, session: &SessionP
     let Some(config) = session.cookie_config else { return };
     let of_cookie = at.key("cookieConfig");
     if session.kind == Some(SessionPersistenceType::Header) {
-        check.fail(&of_cookie, "is of cookies: leave it out, or say type: Cookie");
+        check.fail(&of_cookie, "applies only to cookies: remove it, or set type: Cookie");
     }
     if config.lifetime_type == Some(CookieLifetime::Permanent) && session.absolute_timeout.is_none()
     {
-        let reason = "a cookie cannot be kept for ever: give absoluteTimeout, too";
+        let reason = "a permanent cookie needs a time limit: set absoluteTimeout";
         check.fail(&of_cookie.key("lifetimeType"), reason);
     }
 }

@@ -45,11 +45,14 @@ fn rules(check: &mut Check<'_>, at: &Cursor<'_>, rules: &[StreamRule]) {
     for (index, rule) in rules.iter().enumerate() {
         let at = at.index(index).key("backendRefs");
         if rule.backend_refs.is_empty() {
-            check.fail(&at, "is empty: say where connections go");
+            check.fail(&at, "is empty: name the backends of the connections");
         }
         each_backend(check, &at, &rule.backend_refs, |check, at, given| {
             if given.filters.is_some() {
-                check.fail(at, "filters change requests, which are not seen here");
+                check.fail(
+                    at,
+                    "filters change requests, which this route does not see: remove them",
+                );
             }
         });
     }

@@ -25,8 +25,7 @@ pub(in crate::check) fn backend_tls_policy(
     let spec = at.key("spec");
     let targets = spec.key("targetRefs");
     if policy.spec.target_refs.is_empty() {
-        check
-            .fail(&targets, "is empty, so that the policy has no effect: name at least one target");
+        check.fail(&targets, "is empty, so the policy has no effect: name at least one target");
     }
     most(check, &targets, policy.spec.target_refs.len(), MAX_TARGETS);
     for (index, target) in policy.spec.target_refs.iter().enumerate() {

@@ -76,7 +76,7 @@ fn a_server_that_is_slower_than_usual_is_where_its_clients_are_slow_or_fail() {
     let line = "db-0 was throttled by its CPU limit for 80 % of the last 30 s";
     let throttled = sign(SignKind::Throttled, "db", "db-0", line);
     let all = judge(&history, &MeshState { signs: vec![throttled.clone()], ..state.clone() });
-    assert_eq!(all[0].culprit, "the limit of CPU of shop/db");
+    assert_eq!(all[0].culprit, "the CPU limit of shop/db");
     assert!(all[0].evidence.contains(&throttled.line), "{all:?}");
     let lost = "9 % of the TCP segments from shop/db to shop/cart were sent again";
     let lossy = sign(SignKind::Lossy, "db", "shop/cart", lost);
@@ -161,7 +161,7 @@ fn causes_of_the_mesh_lead_to_their_subjects() {
     );
     assert_eq!(
         culprit("header-value"),
-        "the application of shop/cart, whose responses are no HTTP (header-value)"
+        "the application of shop/cart, whose responses are not HTTP (header-value)"
     );
     let mut limited = served("front", "cart", (50.0, 0.0), 0.005);
     limited.counts.classes = [0.0, 20.0, 0.0, 30.0, 0.0];
@@ -174,7 +174,7 @@ fn causes_of_the_mesh_lead_to_their_subjects() {
     assert_eq!(titles(&all), ["180 requests from shop/front to shop/cart refused"]);
     assert_eq!(
         all[0].culprit,
-        "the application of shop/front, whose requests are no HTTP (head-too-large)"
+        "the application of shop/front, whose requests are not HTTP (head-too-large)"
     );
     assert_eq!(all[0].more, "leno logs -n shop front");
 }
@@ -291,7 +291,7 @@ fn an_opaque_edge_whose_server_stops_answering_is_broken() {
         history.push(tick * 5_000, &mesh(vec![one]));
     }
     let all = judge(&history, &MeshState::default());
-    assert_eq!(titles(&all), ["the bytes from shop/web to shop/db are not answered any more"]);
+    assert_eq!(titles(&all), ["the bytes from shop/web to shop/db are no longer answered"]);
     assert_eq!(all[0].culprit, "the application of shop/db, which does not answer");
     assert_eq!((all[0].severity, all[0].since_ms), (Severity::Bad, Some(300_000)));
 
