@@ -54,7 +54,11 @@ fn costs(plan: &ConnectingPlan) -> Result<ConnectionCosts> {
     setgroups(&[]).context("cannot leave root's groups")?;
     setgid(Gid::from_raw(PROXY_UID))?;
     setuid(Uid::from_raw(PROXY_UID))?;
-    ensure!(Shown::now() == Shown::Client, "nothing shows clients' addresses in this namespace");
+    ensure!(
+        Shown::now() == Shown::Client,
+        "no kernel program shows clients' addresses in this \
+         namespace: run it in a namespace with capture by eBPF"
+    );
     let ways = [Shown::Own, Shown::StandIn, Shown::Client];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let costs = in_turns(ways.len(), plan.rounds, |nth| {

@@ -24,7 +24,7 @@ pub(crate) fn from_template(template: &str, values: Value) -> String {
 pub(crate) fn mesh(documents: &str) -> Result<Lab> {
     ensure!(
         nix::unistd::geteuid().is_root(),
-        "leno up makes network namespaces, which takes root: run this as root"
+        "leno up creates network namespaces, which needs root: run this as root"
     );
     Lab::start(&LabOptions::new(Capture::Ebpf), documents, |_| Ok(()))
 }

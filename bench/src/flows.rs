@@ -53,7 +53,7 @@ pub(crate) struct Args {
 fn beside(text: &str) -> Result<(String, String), String> {
     let parts =
         text.split_once('=').filter(|(name, command)| !name.is_empty() && !command.is_empty());
-    let (name, command) = parts.ok_or("write NAME=COMMAND")?;
+    let (name, command) = parts.ok_or("not an agent: write NAME=COMMAND")?;
     Ok((name.to_owned(), command.to_owned()))
 }
 
@@ -158,7 +158,9 @@ fn redis(lab: &Lab, commands: u32) -> Result<f64> {
     let commands = commands.to_string();
     let bench = ["redis-benchmark", "-h", "redis", "-t", "get", "-n", &commands, "--csv"];
     let text = lab.text("client", &[&bench[..], &REDIS_LOAD].concat())?;
-    rate_of(&text).map(|rate| 1e6 / rate).with_context(|| format!("redis-benchmark says {text}"))
+    rate_of(&text)
+        .map(|rate| 1e6 / rate)
+        .with_context(|| format!("redis-benchmark printed no rate: {text}"))
 }
 
 /// The commands per second in the row of GET.

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     for name in &args.proxies {
         match measure(name, args, &server) {
             Ok(record) => records.push(record),
-            Err(error) => note!("{name}: left out: {error:#}"),
+            Err(error) => note!("{name}: not measured: {error:#}"),
         }
         files::write(&args.out, &(serde_json::to_string_pretty(&records)? + "\n"))?;
     }
@@ -95,7 +95,7 @@ fn measure(name: &str, args: &Args, server: &Listening) -> Result<MemoryRecord> 
     let choices = Choices { before: args.before.clone(), ..Choices::default() };
     let mesh = mesh::named(name, &choices)?;
     let found = mesh.find()?;
-    let program = found.program.context("there is no process to measure")?;
+    let program = found.program.context("the proxy has no process to measure")?;
     let behind = (server.address, scenario::find(SCENARIO)?.protocol);
     let start = |_| proxy((&mesh, &program), behind, false, &Interrupt::default());
     let proxies = (0..args.copies).map(start).collect::<Result<Vec<_>>>()?;

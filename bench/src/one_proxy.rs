@@ -145,7 +145,7 @@ fn scenarios(args: &Rounds, rate: f64) -> Result<Vec<Scenario>> {
     let mut all: Vec<Scenario> = all.collect();
     let known: Vec<String> = all.iter().map(|one| one.name.clone()).collect();
     if let Some(unknown) = args.scenarios.iter().find(|name| !known.contains(name)) {
-        bail!("{unknown:?} is no scenario of one proxy, which {} are", known.join(", "));
+        bail!("{unknown:?} is not a scenario of one proxy: use one of {}", known.join(", "));
     }
     all.retain(|one| args.scenarios.is_empty() || args.scenarios.contains(&one.name));
     for one in &mut all {

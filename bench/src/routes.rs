@@ -78,7 +78,10 @@ fn measure(lab: &Lab, args: Args) -> Result<bool> {
         report.latency_us.p99 as f64 / 1000.0,
     );
     if !held {
-        print_line!("{}/s were not held: this machine has no room for them", args.rate);
+        print_line!(
+            "the load did not keep {}/s, which is too much for this machine: lower --rate",
+            args.rate
+        );
     }
     Ok(held && report.errors == 0 && whole == STREAMS)
 }

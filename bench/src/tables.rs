@@ -26,7 +26,7 @@ const SAME: [&str; 10] = [
 ];
 
 pub(crate) fn print(file: &Path) -> Result<bool> {
-    let none = || format!("{} holds no records", file.display());
+    let none = || format!("{} has no records of leno bench", file.display());
     let all: Vec<Value> = serde_json::from_str(&files::read(file)?).with_context(none)?;
     let (memory, others): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|one| one["bench"] == "memory");

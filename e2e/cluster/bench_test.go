@@ -325,7 +325,7 @@ func (m mesh) isMeasuredAsItIs() {
 	m.injectorIsTrusted()
 	out := m.t.TempDir()
 	refused, err := m.bench(out, "http-10k", "--mesh", "leno", "--rounds", "1").CombinedOutput()
-	if err == nil || !strings.Contains(string(refused), "leno is there already") {
+	if err == nil || !strings.Contains(string(refused), "leno is already installed") {
 		m.t.Errorf("leno bench over a mesh that is there: %v\n%s", err, refused)
 	}
 	run := m.bench(out, "neighbour", "--mesh", "leno", "--rounds", "1", "--no-install")

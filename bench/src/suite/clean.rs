@@ -23,7 +23,7 @@ pub(crate) struct Clean {
 pub(super) fn run(args: &Clean) -> Result<bool> {
     let found = block_on(async { cluster::clean(&args.directory).await })?;
     if !found {
-        note!("{} has nothing that is left in a cluster", args.directory.display());
+        note!("{} lists nothing to revert in a cluster", args.directory.display());
     }
     Ok(true)
 }

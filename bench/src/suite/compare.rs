@@ -33,7 +33,7 @@ pub(super) fn run(args: &Compare) -> Result<bool> {
     }
     let mut text = String::new();
     for caveat in &compared.caveats {
-        text += &format!("NOT THE SAME: {caveat}\n");
+        text += &format!("DIFFERENT: {caveat}\n");
     }
     if !compared.caveats.is_empty() {
         text += "The ratios below may come from that.\n\n";
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Compare) -> Result<bool> {
         }),
     ];
     if compared.rows.is_empty() {
-        text += "There is no scenario with the same mesh in both.\n";
+        text += "The two runs have no scenario with the same mesh.\n";
     } else {
         text += &aligned(&rows(&compared.rows, &columns));
     }

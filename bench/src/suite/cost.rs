@@ -48,7 +48,7 @@ pub(super) fn run(args: &CostOptions) -> Result<bool> {
         prices.retain(|price| price.name == *machine);
         anyhow::ensure!(
             !prices.is_empty(),
-            "{machine} is not in the table of prices, which has {}",
+            "{machine} is not in the table of prices: use one of {}",
             known.join(", ")
         );
     }

@@ -95,8 +95,8 @@ impl ClusterOptions {
                 told.extend([format!("image.registry={registry}"), format!("image.tag={tag}")]);
             }
             None if !self.set.iter().any(|one| one.starts_with("image.")) => bail!(
-                "--image {image} has no tag, by which Leno's own images beside it could be found: give one, or \
-                 say --set image.registry=... --set image.tag=..."
+                "--image {image} has no tag, with which Leno's own images beside it are found: add \
+                 a tag, or pass --set image.registry=... --set image.tag=..."
             ),
             None => {}
         }

@@ -107,10 +107,12 @@ pub(super) fn run(args: &Run) -> Result<bool> {
     let meshes = once(&args.meshes);
     let clustered = args.cluster.is_named();
     if clustered && let Some(why) = of_the_lab(args) {
-        bail!("{why} is for the lab of one machine: leave it out with --context");
+        bail!("{why} is only for the lab of one machine: remove it, or --context");
     }
     if let Some(option) = args.cluster.without_one() {
-        bail!("{option} is for a cluster: name one with --context, --kubeconfig or --cluster");
+        bail!(
+            "{option} is only for a cluster: select one with --context, --kubeconfig or --cluster"
+        );
     }
     let options = Options {
         scenarios,
@@ -146,7 +148,7 @@ fn scenarios(names: &[String]) -> Result<Vec<Scenario>> {
         |(nth, one): (usize, &Scenario)| found[..nth].iter().any(|two| two.name == one.name);
     if let Some(nth) = found.iter().enumerate().position(twice) {
         let name = &found[nth].name;
-        bail!("{name} is named twice: name its rates at once, {name}@RATE,RATE");
+        bail!("{name} is named twice: write its rates together, {name}@RATE,RATE");
     }
     Ok(found)
 }
@@ -181,6 +183,6 @@ mod tests {
         assert_eq!(scenarios(&names).unwrap().len(), 2);
         let names = ["faces@60", "faces@600"].map(str::to_owned);
         let twice = scenarios(&names).unwrap_err().to_string();
-        assert!(twice.contains("faces is named twice: name its rates at once"), "{twice}");
+        assert!(twice.contains("faces is named twice: write its rates together"), "{twice}");
     }
 }

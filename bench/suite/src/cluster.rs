@@ -129,7 +129,7 @@ fn old_records(run: &ClusterRun, ground: &BenchCluster) -> Result<Vec<Record>> {
         );
         let here = ground.target.name();
         bail!(
-            "{} holds records of {place}, and {here} is another (UID {}): choose another --out",
+            "{} has records of {place}, but this is {here} (UID {}): choose another --out",
             options.out.display(),
             ground.identity
         );
@@ -159,7 +159,8 @@ async fn able(
         if !run.install {
             if let Some(why) = install::lacks(&ground.client, *mesh).await? {
                 bail!(
-                    "{name} is not there, or not ready ({why}): without --no-install it is installed"
+                    "{name} is not installed or not ready ({why}): remove --no-install, and the \
+                     bench installs it"
                 );
             }
             tools.insert(name, None);
@@ -167,8 +168,8 @@ async fn able(
         }
         if let Some(first) = objects.first() {
             bail!(
-                "{name} is there already, or something of it ({} objects, such as {first}): measure it as it is \
-                 with --no-install, or remove it first",
+                "{name} is already installed, or a part of it ({} objects, such as {first}): \
+                 measure it with --no-install, or remove it first",
                 objects.len()
             );
         }
@@ -176,8 +177,9 @@ async fn able(
             && let Some(node) = ground.nodes.unready.first()
         {
             bail!(
-                "node {node} is not Ready, and {name} is ready where every node has its part: mend that node, take \
-                 it out of the cluster (kubectl delete node {node}), or leave {name} out of --mesh"
+                "node {node} is not Ready, but {name} needs its part on every node: repair the \
+                 node, remove it from the cluster (kubectl delete node {node}), or remove {name} \
+                 from --mesh"
             );
         }
         match mesh.find() {
@@ -213,9 +215,9 @@ async fn may_install(
     let (name, count) = (mesh.name(), lacking.len());
     let more = if count > SHOWN { format!(" and {} more", count - SHOWN) } else { String::new() };
     bail!(
-        "the user of the kubeconfig may not install {name} and remove it again: not allowed to {}{more}; \
-         nothing was created. Run the bench as an administrator, or install {name} and measure it with --no-install, or leave \
-         it out of --mesh",
+        "the user of the kubeconfig is not permitted to install and remove {name} (missing: \
+         {}{more}); nothing was created: run the bench as an administrator, install {name} \
+         yourself and use --no-install, or remove it from --mesh",
         lacking[..count.min(SHOWN)].join(", ")
     )
 }

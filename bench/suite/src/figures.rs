@@ -45,7 +45,10 @@ enum Fields {
 
 /// Finds a figure by a name from a file.
 pub(crate) fn find(name: &str) -> Result<&'static Figure> {
-    FIGURES.iter().find(|one| one.name == name).ok_or_else(|| anyhow!("no figure is {name:?}"))
+    FIGURES
+        .iter()
+        .find(|one| one.name == name)
+        .ok_or_else(|| anyhow!("there is no figure {name:?}"))
 }
 
 /// Finds a figure by a name in this program's code. Such a figure always exists.

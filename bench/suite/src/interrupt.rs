@@ -18,7 +18,7 @@ pub struct Interrupt(Arc<AtomicBool>);
 
 /// The error after Ctrl-C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("interrupted; what was measured is kept, and --resume goes on from there")]
+#[error("interrupted: the records are kept, and --resume continues the run")]
 pub struct Interrupted;
 
 impl Interrupt {

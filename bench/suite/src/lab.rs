@@ -49,7 +49,7 @@ pub fn run(run: &mut LabRun) -> Result<()> {
         real_application::check_folder(folder, &options.scenarios)?;
     }
     if !options.one_hop && !nix::unistd::geteuid().is_root() {
-        bail!("leno bench run makes network namespaces: run it as root");
+        bail!("leno bench run creates network namespaces, which needs root: run it as root");
     }
     // This thread starts all programs, which inherit the CPUs on which it may run.
     Pinning::rest(options.pinned).apply()?;
@@ -58,7 +58,7 @@ pub fn run(run: &mut LabRun) -> Result<()> {
     let old = record::there(&options.out)?;
     if let Some(cluster) = old.iter().find_map(|record| record.cluster.as_ref()) {
         let (out, context) = (options.out.display(), &cluster.context);
-        bail!("{out} holds records of cluster {context}: choose another --out");
+        bail!("{out} has records of cluster {context}: choose another --out");
     }
     let mut installed = Vec::new();
     for mesh in &run.meshes {

@@ -22,7 +22,7 @@ pub fn write(svg: &str, file: &Path) -> Result<()> {
     match file.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => files::write(file, svg),
         Some("png") => png(svg, file),
-        _ => bail!("{}: a chart ends in .svg or .png", file.display()),
+        _ => bail!("{}: the name of a chart must end in .svg or .png", file.display()),
     }
 }
 
@@ -34,7 +34,7 @@ pub fn draws_png() -> bool {
 fn png(svg: &str, file: &Path) -> Result<()> {
     ensure!(
         draws_png(),
-        "{CONVERTER} is missing, which draws PNG: apt-get install -y librsvg2-bin"
+        "PNG needs the program {CONVERTER}, which is not installed: apt-get install -y librsvg2-bin"
     );
     let mut command = Command::new(CONVERTER);
     command.args(["-z", ZOOM, "-o"]).arg(file);

@@ -118,8 +118,9 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
         form_urlencoded::Serializer::new(String::new()).append_pair("query", query).finish();
     let address = format!("{}/api/v1/query?{encoded}", url.trim_end_matches('/'));
     let address = address.parse().ok().filter(|uri: &Uri| uri.scheme() == Some(&Scheme::HTTP));
-    let address = address
-        .with_context(|| format!("{url:?} is no address of a Prometheus: use http://host:port"))?;
+    let address = address.with_context(|| {
+        format!("{url:?} is not the address of a Prometheus: use http://HOST:PORT")
+    })?;
     let (mut pause, mut attempt) = (PAUSE, 1);
     let body = loop {
         let late = || anyhow!("it does not answer within {LIMIT:?}");
@@ -136,7 +137,7 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     samples.first().map(|sample| sample.value).with_context(|| {
         format!(
             "Prometheus has no samples of {metric} in that time: check the name, its labels and \
-             --window, or give another one"
+             --window, or pass another metric"
         )
     })
 }

@@ -74,8 +74,8 @@ fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
     let one = scenarios.first().map(|one| one.name.as_str()).unwrap_or_default();
     ensure!(
         folder.is_dir(),
-        "{} is no folder: in the lab --application names one with a program or a jar for each service of {one}, \
-             a file of images is for --context",
+        "{} is not a directory: in the lab, --application is a directory with a program or a JAR \
+         file for each service of {one}; a file of images is for --context",
         folder.display()
     );
     for scenario in scenarios {
@@ -84,7 +84,7 @@ fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
             let file = found(folder, &scenario.service(nth))?;
             ensure!(
                 java || !is_jar(&file),
-                "java is missing, which {} is run with: apt-get install -y default-jre-headless",
+                "{} needs java, which is not installed: apt-get install -y default-jre-headless",
                 file.display()
             );
         }
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn scenarios_without_a_real_application_are_refused_and_the_others_named() {
         let refused = printed("http-1k").unwrap_err().to_string();
-        assert!(refused.contains("http-1k is not the shape of a real application"), "{refused}");
+        assert!(refused.contains("http-1k has no real application"), "{refused}");
         assert!(refused.contains("faces and teastore"), "{refused}");
         let unknown = printed("face").unwrap_err().to_string();
         assert!(unknown.contains("there is no scenario \"face\""), "{unknown}");
@@ -217,7 +217,7 @@ mod tests {
             may_be_run(&folder.path().join(name));
         }
         let jar = look_into(folder.path(), &faces, false).unwrap_err().to_string();
-        assert!(jar.contains("java is missing") && jar.contains("smiley.jar"), "{jar}");
+        assert!(jar.contains("needs java") && jar.contains("smiley.jar"), "{jar}");
         look_into(folder.path(), &faces, true).unwrap();
         let before = digests(folder.path(), &faces[0]).unwrap();
         assert!(before.len() == 3 && before["face"] == before["smiley"], "both are empty");
@@ -229,9 +229,10 @@ mod tests {
         let text = program(folder.path(), &faces[0], 0).unwrap();
         assert!(text.contains("SMILEY_SERVICE: \"smiley:8080\""), "{text}");
         assert!(
-            why(&of(&["faces", "http-1k"]), folder.path()).contains("http-1k is not the shape")
+            why(&of(&["faces", "http-1k"]), folder.path())
+                .contains("http-1k has no real application")
         );
         let file = why(&faces, &folder.path().join("face"));
-        assert!(file.contains("is no folder") && file.contains("for --context"), "{file}");
+        assert!(file.contains("is not a directory") && file.contains("for --context"), "{file}");
     }
 }

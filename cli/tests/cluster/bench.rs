@@ -210,7 +210,7 @@ async fn a_real_application_is_made_of_its_file_and_refused_before_anything_is_m
     for (text, words) in [
         (printed.replace("smiley:\n", "smile:\n"), "services.smile: faces has no such service"),
         (printed.replace("image: ghcr", "imege: ghcr"), "imege"),
-        (printed.replace("scenario: faces", "scenario: teastore"), "it is of \"teastore\""),
+        (printed.replace("scenario: faces", "scenario: teastore"), "the file is for \"teastore\""),
     ] {
         fs::write(&file, text).unwrap();
         let refused = bench.run(&given).await;
@@ -219,7 +219,7 @@ async fn a_real_application_is_made_of_its_file_and_refused_before_anything_is_m
     }
     let folder = ["--application", bench.tools.to_str().unwrap()];
     let refused = bench.run(&folder).await;
-    assert!(said(&refused).contains("is a folder, which is for the lab"), "{}", said(&refused));
+    assert!(said(&refused).contains("is a directory, which is for the lab"), "{}", said(&refused));
     assert_eq!((bench.everything().await, bench.out.exists()), (before.clone(), false));
 
     fs::write(&file, printed.replace("ghcr.io/buoyantio", "nowhere.example")).unwrap();
@@ -276,7 +276,7 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
     let ended =
         tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
     assert_eq!(ended.status.code(), Some(2));
-    assert!(said(&ended).contains("interrupted; what was measured is kept"), "{}", said(&ended));
+    assert!(said(&ended).contains("interrupted: the records are kept"), "{}", said(&ended));
     assert_eq!(bench.everything().await, before);
     assert!(!ledger.exists());
 }
@@ -291,7 +291,10 @@ async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
         bench.run(&[&["--mesh", "none,linkerd", "--no-install"], &image[..]].concat()).await;
     assert_eq!(missing.status.code(), Some(2));
     let text = said(&missing);
-    assert!(text.contains("linkerd is not there, or not ready (there is no Deployment"), "{text}");
+    assert!(
+        text.contains("linkerd is not installed or not ready (there is no Deployment"),
+        "{text}"
+    );
     // A control plane counts as present only when all its parts are ready.
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "linkerd"}});
@@ -321,7 +324,7 @@ async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
     let refused = bench.run(&["--mesh", "none,leno"]).await;
     assert_eq!(refused.status.code(), Some(2));
     let text = said(&refused);
-    assert!(text.contains("leno is there already") && text.contains("--no-install"), "{text}");
+    assert!(text.contains("leno is already installed") && text.contains("--no-install"), "{text}");
     assert!(text.contains("ClusterRole leno-agent"), "{text}");
     assert!(bench.bed.get(role("leno-agent")).await.is_some(), "it was not ours");
 }
@@ -423,9 +426,12 @@ async fn a_user_without_rights_is_told_which_are_missing() {
         let refused = bench.run(&["--mesh", &format!("none,{mesh}")]).await;
         assert_eq!(refused.status.code(), Some(2));
         let text = said(&refused);
-        for word in
-            [&format!("may not install {mesh}"), right, "--no-install", "nothing was created"]
-        {
+        for word in [
+            &format!("is not permitted to install and remove {mesh}"),
+            right,
+            "--no-install",
+            "nothing was created",
+        ] {
             assert!(text.contains(word), "{word} is not in {text}");
         }
         assert_eq!(bench.everything().await, before);
@@ -438,5 +444,9 @@ async fn a_user_without_rights_is_told_which_are_missing() {
     assert!(said(&lab).contains("--generator is for the lab"), "{}", said(&lab));
     let nowhere =
         bench.leno(&["run", "faces", "--image", "leno-bench:1", "--out", "nowhere"]).await;
-    assert!(said(&nowhere).contains("--image is for a cluster: name one"), "{}", said(&nowhere));
+    assert!(
+        said(&nowhere).contains("--image is only for a cluster: select one"),
+        "{}",
+        said(&nowhere)
+    );
 }

@@ -100,7 +100,10 @@ impl Calls {
         ensure!(response.status().is_success(), "{}", response.status());
         let body = response.into_body().collect().await?;
         let status = body.trailers().and_then(|trailers| trailers.get("grpc-status"));
-        ensure!(status.is_some_and(|status| status == "0"), "gRPC says {status:?}");
+        ensure!(
+            status.is_some_and(|status| status == "0"),
+            "the call ended with gRPC status {status:?}"
+        );
         Ok(())
     }
 }

@@ -88,7 +88,8 @@ impl BenchCluster {
         let lacking = leno_operate::lacking(&client, &rights()).await?;
         ensure!(
             lacking.is_empty(),
-            "the user of the kubeconfig may not {}; docs/guide/bench.md has the rights that are needed",
+            "the user of the kubeconfig is not permitted to {}: docs/guide/bench.md lists the \
+             rights that are needed",
             lacking.join(", ")
         );
         let identity = run_lock::identity(&client).await?;

@@ -147,8 +147,8 @@ impl<'a> ClusterEnvironment<'a> {
             if is_watcher(&name) {
                 if let Some((other, _)) = others.first() {
                     bail!(
-                        "pod {name} watches a node and is part of no mesh, and has a container {other}: a mesh that \
-                         takes every pod cannot be measured"
+                        "pod {name}, which watches a node and must not be in a mesh, has a \
+                         container {other}: a mesh that injects every pod cannot be measured"
                     );
                 }
                 continue;
@@ -158,14 +158,15 @@ impl<'a> ClusterEnvironment<'a> {
                     if let Some((other, _)) = others.first() {
                         let mesh = self.mesh.name();
                         bail!(
-                            "pod {name} has a container {other}, which {mesh} has not: a mesh takes every \
-                             namespace of the cluster, so that nothing can be measured without it"
+                            "pod {name} has a container {other} of another mesh than {mesh}: a \
+                             mesh injects every namespace of the cluster, so nothing can be \
+                             measured without it; remove that mesh first"
                         );
                     }
                 }
                 Some(proxy) => {
                     let Some((_, image)) = others.iter().find(|(other, _)| other == proxy) else {
-                        bail!("{} put no container {proxy} into pod {name}", self.mesh.name());
+                        bail!("{} injected no container {proxy} into pod {name}", self.mesh.name());
                     };
                     self.proxies.insert(image.clone());
                 }
@@ -255,14 +256,14 @@ impl<'a> ClusterEnvironment<'a> {
             pods.extend(self.ground.pods_of(self.mesh, self.roles.system.as_deref()).await?);
             Ok(pods.iter().flat_map(|pod| self.roles.watched(pod)).collect())
         };
-        within(LISTED, listed).await.context("the running containers cannot be listed")
+        within(LISTED, listed).await.context("cannot list the running containers")
     }
 
     /// A namespace of the mesh that this run did not create.
     pub(super) async fn foreign_namespace(&self) -> Result<Option<String>> {
         let BenchCluster { client, namespace, .. } = self.ground;
         let asked = async { Ok(install::foreign_namespace(client, self.mesh, namespace).await?) };
-        within(LISTED, asked).await.context("it cannot be found out who installed the mesh")
+        within(LISTED, asked).await.context("cannot determine who installed the mesh")
     }
 
     /// The mark for a control plane that partly runs on nodes without a watcher.

@@ -196,7 +196,8 @@ impl Installation<'_> {
                     // The output of `linkerd uninstall` is also empty if the user has no right to list objects, or if
                     // listing fails.
                     bail!(
-                        "linkerd uninstall names nothing to remove, and something of it is there"
+                        "linkerd uninstall lists nothing to remove, but parts of Linkerd are \
+                         installed: remove them by hand"
                     );
                 }
                 for one in leno_operate::named(&text)?.iter().rev() {
@@ -215,7 +216,7 @@ impl Installation<'_> {
         let done = removal.run(|step| match step {
             RemovalReport::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
             RemovalReport::NamespaceKept(name) => {
-                note!("  namespace {name} was there: it stays")
+                note!("  namespace {name} existed before: it stays")
             }
             // Only the suite's pods were meshed, and they have been removed.
             _ => {}

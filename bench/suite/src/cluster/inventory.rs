@@ -97,7 +97,8 @@ async fn list(
     let objects = match paged(asked, MOST, list).await {
         Ok(objects) if objects.len() >= MOST => {
             return Err(anyhow!(
-                "there are {MOST} objects of kind {kind} or more: what a mesh leaves among them could not be told"
+                "there are {MOST} objects of kind {kind} or more, so what a mesh leaves behind \
+                 among them could not be determined"
             ));
         }
         Ok(objects) => objects,

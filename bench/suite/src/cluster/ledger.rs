@@ -80,9 +80,10 @@ impl Ledger {
         }
         let (name, file) = (self.target().name(), directory.join(FILE));
         Err(anyhow!(
-            "{} is about the cluster that context {name} was (kube-system has the UID {}), and now {name} is \
-             another (UID {cluster}), where nothing is touched: have KUBECONFIG and context {name} lead to the \
-             first again, or, where that is gone, remove the file",
+            "{} lists changes of the cluster that context {name} selected before (kube-system has \
+             the UID {}), but {name} now selects another one (UID {cluster}), which was not \
+             changed: let KUBECONFIG and context {name} select the first cluster again, or, if it \
+             no longer exists, remove the file",
             file.display(),
             self.cluster
         ))

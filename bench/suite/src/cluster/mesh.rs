@@ -100,8 +100,8 @@ impl Mesh {
         found.ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
             anyhow!(
-                "mesh {name:?} is unknown in a cluster, where there are: {known}; others are measured in the lab of one \
-                 machine only"
+                "mesh {name:?} cannot be measured in a cluster: use one of {known}; others are \
+                 measured only in the lab of one machine"
             )
         })
     }
@@ -190,7 +190,7 @@ mod tests {
         }
         assert_eq!(Mesh::Leno.facts().namespace.as_deref(), Some(leno_charts::NAMESPACE));
         let lab = Mesh::named("haproxy").unwrap_err().to_string();
-        assert!(lab.contains("in the lab of one machine only") && lab.contains("linkerd"), "{lab}");
+        assert!(lab.contains("only in the lab of one machine") && lab.contains("linkerd"), "{lab}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) async fn delete(client: &Client, namespace: &str) -> Result<()> {
     let Some(there) = get(client, namespace).await? else { return Ok(()) };
     ensure!(
         there.labels().get(MANAGED.0).map(String::as_str) == Some(MANAGED.1),
-        "namespace {namespace} is not the bench's (it has no label {}={}): it stays",
+        "namespace {namespace} does not belong to the bench (it has no label {}={}): it stays",
         MANAGED.0,
         MANAGED.1
     );

@@ -46,7 +46,8 @@ pub(super) async fn nodes(client: &Client) -> Result<Nodes> {
     let mut found: Vec<Usable> = nodes.iter().filter(|node| takes_pods(node)).map(of).collect();
     ensure!(
         !found.is_empty(),
-        "none of the {count} nodes takes pods: they have to be Ready, without a taint, not cordoned"
+        "none of the {count} nodes accepts pods: at least one must be Ready, without a taint, and \
+         not cordoned"
     );
     found.sort_by(|one, two| one.node.name.cmp(&two.node.name));
     found.truncate(MAX_NODES);

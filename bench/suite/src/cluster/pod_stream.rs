@@ -85,7 +85,7 @@ impl PodStream {
             None => within(OPENED, self.opened()).await?,
         };
         let number = self.number();
-        open.send(number, task).await.with_context(|| format!("cannot ask pod {}", self.pod))?;
+        open.send(number, task).await.with_context(|| format!("cannot query pod {}", self.pod))?;
         *stream = Some(open);
         Ok(PodCall { pod: &self.pod, number, stream })
     }
@@ -185,7 +185,7 @@ impl OpenStream {
             // An answer with number 0 says that the pod does not understand a request.
             if of == number || (of == 0 && answer.is_err()) {
                 let answer = answer.map_err(|why| match of {
-                    0 => anyhow!("{why}: is --image of another version?"),
+                    0 => anyhow!("{why}: check that --image has the version of this program"),
                     _ => anyhow!("{why}"),
                 })?;
                 return Ok(serde_json::from_value(answer)?);

@@ -50,7 +50,7 @@ async fn chosen(environment: &ClusterEnvironment<'_>) -> Result<Vec<Component>> 
     let mesh = environment.mesh;
     if let Some(other) = environment.foreign_namespace().await? {
         let mesh = mesh.name();
-        bail!("{mesh} is in namespace {other}, which this run has not made: remove it there");
+        bail!("{mesh} is in namespace {other}, which this run has not created: remove it there");
     }
     let own = [Some(&*environment.roles.namespace), mesh.facts().namespace.as_deref()];
     Ok(doomed(environment.watched().await?, &own))

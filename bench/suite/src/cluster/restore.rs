@@ -31,8 +31,8 @@ pub(super) async fn take_back(client: &Client, (ledger, out): (&mut Ledger, &Pat
             // The cluster is restored; only some nodes are not.
             run_lock::release(client, &ledger.namespace).await?;
             bail!(
-                "Leno is not gone from every node ({}): run `leno-agent cleanup` there, and then remove {}, which \
-                 is all that knows of it",
+                "Leno is not gone from every node ({}): run `leno-agent cleanup` there, then \
+                 remove {}, the only record of it",
                 ledger.unclean.join("; "),
                 out.join(ledger::FILE).display()
             );
@@ -88,12 +88,13 @@ pub(super) async fn finish(out: &Path) -> Result<bool> {
     let file = out.join(ledger::FILE);
     let (identity, client) = reached.await.with_context(|| {
         format!(
-            "{} is about a cluster that is not reached; where it is gone, remove the file",
+            "{} lists changes of a cluster that cannot be reached: if the cluster no longer \
+             exists, remove the file",
             file.display()
         )
     })?;
     ledger.check(out, &identity)?;
-    note!("taking back what a run left: namespace {}", ledger.namespace);
+    note!("reverting the changes of an earlier run: namespace {}", ledger.namespace);
     take_back(&client, (&mut ledger, out)).await?;
     let_go(&client, &ledger, out).await?;
     Ok(true)

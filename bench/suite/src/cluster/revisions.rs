@@ -149,9 +149,9 @@ impl RevisionResults {
         }
         match &self.arrived {
             Some(Ok(0)) if self.revisions > 0 => {
-                why.push(format!("none of {} revisions came to work", self.revisions));
+                why.push(format!("none of {} revisions took effect", self.revisions));
             }
-            Some(Err(error)) => why.push(format!("what came to work is not known: {error}")),
+            Some(Err(error)) => why.push(format!("unknown which revisions took effect: {error}")),
             _ => {}
         }
         Mark::of_all(MarkKind::DisturbedLess, &why)
@@ -217,7 +217,8 @@ pub(super) async fn lacks_routes(client: &Client) -> Result<Option<String>, Erro
     let served = versions.any(|version| version.name == "v1" && version.served);
     Ok((!served).then(|| {
         format!(
-            "the cluster has no HTTPRoute of version v1, which is what is pushed: {BRING_ROUTES}"
+            "the cluster has no HTTPRoute of version v1, which this scenario changes: \
+             {BRING_ROUTES}"
         )
     }))
 }
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!((of(None).mark(), of(Some(Ok(1))).mark()), (None, None));
         assert_eq!(of(Some(Ok(38))).arrived(), Some(38));
         let none = of(Some(Ok(0))).mark().unwrap();
-        assert_eq!(none.why, "none of 40 revisions came to work");
+        assert_eq!(none.why, "none of 40 revisions took effect");
         let unknown = of(Some(Err("no log".into())));
         assert_eq!(unknown.arrived(), None);
         assert!(unknown.mark().unwrap().why.contains("not known: no log"));

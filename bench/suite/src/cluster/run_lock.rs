@@ -35,12 +35,12 @@ pub(super) struct Claimant<'a> {
 /// Locks a directory until the returned file is dropped or the process ends.
 pub(super) fn directory(out: &Path) -> Result<File> {
     let file = File::open(out).with_context(|| {
-        format!("cannot open directory {} (is it the --out of a run?)", out.display())
+        format!("cannot open directory {}: pass the --out of a run", out.display())
     })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::Error(source)) => Err(source).with_context(|| {
-            format!("cannot lock directory {} (is it on a local disk?)", out.display())
+            format!("cannot lock directory {}: use a directory on a local disk", out.display())
         }),
         Err(TryLockError::WouldBlock) => Err(anyhow!(
             "a run with its records in {} is under way: let it end, or choose another --out",
@@ -102,7 +102,7 @@ pub(super) fn refused(there: &Namespace) -> Result<()> {
     let of = there.annotations().get(RECORDS);
     let of = of.map_or("a directory that it does not name", String::as_str);
     bail!(
-        "namespace {} is of a run whose records are in {of}: let it end, or where it was killed say \
+        "namespace {} belongs to a run with its records in {of}: let it end; if it was killed, run \
          leno bench clean with that directory",
         there.name_any()
     )
@@ -121,6 +121,6 @@ mod tests {
         drop(held);
         drop(directory(out.path()).unwrap());
         let missing = directory(&out.path().join("x")).unwrap_err().to_string();
-        assert!(missing.contains("is it the --out of a run?"), "{missing}");
+        assert!(missing.contains("pass the --out of a run"), "{missing}");
     }
 }

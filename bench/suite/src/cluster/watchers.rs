@@ -94,8 +94,8 @@ impl Watchers {
             }
             if let Some(Component { name, node, .. }) = answers.reading.lacks(&watched) {
                 return Ok(PollResult::NotYet(format!(
-                    "no process of {name} is seen on node {node}: those of runtimes in a virtual machine (Kata, \
-                     gVisor) are not, and such pods cannot be measured"
+                    "no process of {name} is visible on node {node}: pods of runtimes with a \
+                     virtual machine (Kata, gVisor) cannot be measured"
                 )));
             }
             Ok(PollResult::There((watched, answers.reading)))

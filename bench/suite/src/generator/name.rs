@@ -50,6 +50,11 @@ impl FromStr for Generator {
 
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|generator| generator.name() == text);
-        found.ok_or_else(|| anyhow!("{text:?} is no generator: use leno, fortio, h2load or wrk"))
+        found.ok_or_else(|| {
+            anyhow!(
+                "{text:?} is not a load generator: use leno, fortio, h2load or \
+                 wrk"
+            )
+        })
     }
 }

@@ -145,7 +145,7 @@ pub fn named(name: &str, choices: &Choices) -> Result<Mesh> {
         let is_clustered = CLUSTER.contains(&name);
         let why = if is_clustered { "is measured in a cluster (--context)" } else { "is unknown" };
         let known = names().collect::<Vec<_>>().join(", ");
-        anyhow!("mesh {name:?} {why}; in the lab of one machine there are: {known}")
+        anyhow!("mesh {name:?} {why}: in the lab of one machine, use one of {known}")
     })?;
     Ok(Mesh { facts, given: given.clone() })
 }
@@ -192,7 +192,7 @@ impl Mesh {
     pub fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
         let is_handed_over = self.name() == NONE || self.own().is_some();
         if scenario.upgrades() && !is_handed_over {
-            return Some("its proxies do not hand over to others while they serve");
+            return Some("its proxies cannot hand over to others while they serve");
         }
         self.facts.unable.iter().find_map(|one| one.why(scenario))
     }

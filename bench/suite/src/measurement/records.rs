@@ -28,7 +28,7 @@ pub(crate) fn prepare_out(options: &Options) -> Result<()> {
     let there = record::there(&options.out)?;
     if !there.is_empty() && !options.resume {
         bail!(
-            "{} holds records already: go on with --resume, or choose another --out",
+            "{} already has records: continue with --resume, or choose another --out",
             options.out.display()
         );
     }
@@ -61,7 +61,7 @@ pub(crate) fn has_same_application(out: &Path, old: &[Record], record: &Record) 
     });
     let Some((there, here)) = other else { return Ok(()) };
     let (out, scenario) = (out.display(), &record.scenario);
-    bail!("{out} holds records of {scenario} with {there}, not {here}: choose another --out")
+    bail!("{out} has records of {scenario} with {there}, not {here}: choose another --out")
 }
 
 /// Whether a record with the same name has figures.
@@ -245,7 +245,7 @@ pub(crate) mod tests {
         let nothing = Record { left_out: Some("envoy is missing".into()), ..of(None) };
         go_on(nothing, of(Some("/faces"))).unwrap();
         let refused = go_on(of(None), of(Some("/faces"))).unwrap_err().to_string();
-        let why = "/out holds records of faces with the suite's own services, not /faces: choose another --out";
+        let why = "/out has records of faces with the suite's own services, not /faces: choose another --out";
         assert_eq!(refused, why);
     }
 

@@ -105,7 +105,7 @@ fn none(scenario: &str) -> anyhow::Error {
     }
     let known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
     anyhow!(
-        "{scenario} is not the shape of a real application, which {} are: leave --application out",
+        "{scenario} has no real application, only {} have: remove --application",
         known.join(" and ")
     )
 }
@@ -128,8 +128,8 @@ impl Image {
         ensure!(is_name, "image: {:?} is empty or has a space", self.image);
         if let Some(word) = self.env.keys().find(|word| !is_variable(word)) {
             bail!(
-                "env: {word:?} is no name of a variable: letters, digits, `_`, `-` and `.` are, with no digit and no \
-                 `..` first"
+                "env: {word:?} is not the name of a variable: use letters, digits, `_`, `-` and \
+                 `.`, with no digit and no `..` first"
             );
         }
         let Some(user) = self.user else { return Ok(()) };
@@ -151,15 +151,16 @@ impl Images {
     pub fn read(file: &Path, scenarios: &[Scenario]) -> Result<Self> {
         let [scenario] = scenarios else {
             bail!(
-                "--application is of one scenario in a cluster, not of {}: run each with its own file",
+                "in a cluster, --application is a file for one scenario, but the run has {}: run \
+                 each with its own file",
                 scenarios.len()
             );
         };
         is_one(scenario)?;
         ensure!(
             !file.is_dir(),
-            "{} is a folder, which is for the lab: in a cluster --application names a file with an image for \
-                 each service; `leno bench list --application {}` prints one to edit",
+            "{} is a directory, which is for the lab: in a cluster, --application is a file with \
+             an image for each service; `leno bench list --application {}` prints one to edit",
             file.display(),
             scenario.name
         );
@@ -176,14 +177,14 @@ impl Images {
     /// Compares the file with a scenario; the error says what is wrong.
     fn check(&self, scenario: &Scenario) -> Result<()> {
         let (of, file) = (&scenario.name, &self.scenario);
-        ensure!(file == of, "scenario: it is of {file:?}, and {of} is run");
+        ensure!(file == of, "scenario: the file is for {file:?}, but the run measures {of}");
         let names: Vec<String> = (0..scenario.services).map(|nth| scenario.service(nth)).collect();
         let known = names.join(", ");
         if let Some(other) = self.services.keys().find(|name| !names.contains(name)) {
-            bail!("services.{other}: {of} has no such service; it has {known}");
+            bail!("services.{other}: {of} has no such service: use {known}");
         }
         if let Some(missing) = names.iter().find(|name| !self.services.contains_key(*name)) {
-            bail!("services: {missing} is missing; {of} has {known}");
+            bail!("services: {missing} is missing: {of} has {known}");
         }
         let checked = |(name, one): (&String, &Image)| {
             one.check().with_context(|| format!("services.{name}"))
@@ -279,14 +280,14 @@ mod tests {
         };
         let why = |at: &Path, names: &[&str]| format!("{:#}", read(at, names).unwrap_err());
         let said = why(folder.path(), &["faces"]);
-        assert!(said.contains("is a folder") && said.contains("--application faces"), "{said}");
+        assert!(said.contains("is a directory") && said.contains("--application faces"), "{said}");
         assert!(why(folder.path(), &["faces", "teastore"]).contains("not of 2"));
-        assert!(why(folder.path(), &["http-1k"]).contains("http-1k is not the shape"));
+        assert!(why(folder.path(), &["http-1k"]).contains("http-1k has no real application"));
         let file = folder.path().join("images.yaml");
         assert!(why(&file, &["faces"]).starts_with("cannot read"));
         fs::write(&file, printed("teastore").unwrap()).unwrap();
         let said = why(&file, &["faces"]);
-        assert!(said.contains("images.yaml: scenario: it is of \"teastore\""), "{said}");
+        assert!(said.contains("images.yaml: scenario: the file is for \"teastore\""), "{said}");
         fs::write(&file, printed("faces").unwrap()).unwrap();
         assert_eq!(read(&file, &["faces"]).unwrap().services.len(), 3);
     }

@@ -79,7 +79,7 @@ async fn clean_removes_the_objects_of_a_killed_run() {
     assert!(cleaned.status.success(), "{}", said(&cleaned));
     assert_eq!(bench.everything().await, before);
     let again = bench.leno(&["clean", out]).await;
-    assert!(said(&again).contains("has nothing that is left in a cluster"), "{}", said(&again));
+    assert!(said(&again).contains("lists nothing to revert in a cluster"), "{}", said(&again));
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn objects_of_another_user_with_the_same_names_are_kept() {
     bench.killed("leno", &before).await;
     let (code, text) = bench.clean().await;
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("namespace leno-bench-abcde is not the bench's"), "{text}");
+    assert!(text.contains("namespace leno-bench-abcde does not belong to the bench"), "{text}");
     assert!(bench.bed.get(namespace(RUN)).await.is_some());
 }
 

@@ -235,7 +235,7 @@ fn a_failed_start_leaves_nothing_behind_and_removes_nothing(capture: Capture) ->
     let again =
         netns::inside(&netns::path(world.machine.name()), || command::run(&mut leno, LIMIT))?;
     let text = String::from_utf8_lossy(&again.stderr).into_owned();
-    ensure!(!again.status.success() && text.contains("is there already"), "{text}");
+    ensure!(!again.status.success() && text.contains("exists already"), "{text}");
     ensure!(world.made()?.contains(&link), "what was there is gone: {text}");
     ensure!(!own.exists(), "the name of the mesh is held: {text}");
     Ok(())
