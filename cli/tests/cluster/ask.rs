@@ -212,5 +212,5 @@ async fn mistakes_of_a_namespace_are_found_and_those_of_others_are_not() {
         "{}",
         said(&nowhere)
     );
-    assert!(said(&leno(&["analyze", "-n", "shop"])).contains("no cluster is named"));
+    assert!(said(&leno(&["analyze", "-n", "shop"])).contains("no cluster is selected"));
 }

@@ -85,7 +85,9 @@ pub struct AuthorityTrust {
 /// A trust bundle would have more roots than proxies accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a trust bundle has {MAX_ROOTS} roots at most, but the mesh has {own} of its own, those of a rotation included, and another authority has {others}: remove roots that sign no certificate any more"
+    "a trust bundle has at most {MAX_ROOTS} roots, but the mesh has {own} of its own (with those \
+     of a rotation), and another authority has {others}: remove roots that no longer sign \
+     certificates"
 )]
 pub struct TooManyRoots {
     /// How many roots the mesh itself has, in all phases of a rotation.

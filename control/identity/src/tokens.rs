@@ -46,7 +46,7 @@ pub enum TokenError {
     #[error("this token was not granted or has been revoked")]
     Unknown,
     /// The store already has the largest number of tokens.
-    #[error("{} already holds {MAX_TOKENS} tokens; revoke some", .0.display())]
+    #[error("{} already has {MAX_TOKENS} tokens, which is the limit: revoke some", .0.display())]
     Full(PathBuf),
     /// A file or the directory cannot be used.
     #[error(transparent)]

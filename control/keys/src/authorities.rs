@@ -56,12 +56,10 @@ pub enum AuthoritiesError {
     #[error("{0} is larger than {MAX_FILE} bytes")]
     Size(PathBuf),
     /// The file is not PEM.
-    #[error("{0} is no PEM")]
+    #[error("{0} is not PEM")]
     Pem(PathBuf, #[source] pem::Error),
     /// The file contains no usable certificate.
-    #[error(
-        "{0} has no certificate of an authority that can be used: put certificates in PEM into it"
-    )]
+    #[error("{0} has no usable certificate of a certificate authority: add certificates in PEM")]
     Unusable(PathBuf),
 }
 
@@ -100,13 +98,17 @@ impl WebAuthorities {
         match next {
             Ok(None) => current.said.clear(),
             Ok(Some((text, tls))) => {
-                tracing::info!(file = %file.display(), "other authorities of servers of https are in effect");
+                tracing::info!(file = %file.display(), "the authorities for HTTPS servers have changed");
                 *current = Current { text, tls, said: String::new() };
             }
             Err(error) => {
                 let error = error.to_string();
                 if error != current.said {
-                    tracing::error!(error, "the authorities of servers of https stay as they were");
+                    tracing::error!(
+                        error,
+                        "cannot read the authorities for HTTPS servers; the \
+                         last ones stay in effect"
+                    );
                     current.said = error;
                 }
             }
@@ -143,7 +145,7 @@ fn base(counts: &Counts) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
-        tracing::warn!(%error, "authorities of this machine cannot be read");
+        tracing::warn!(%error, "cannot read the authorities of this machine");
     }
     let (added, _unusable) = roots.add_parsable_certificates(found.certs);
     counts.machine.store(added, Ordering::Relaxed);
@@ -186,7 +188,7 @@ fn with(
             Ok(()) => added += 1,
             Err(error) => {
                 let file = file.display();
-                tracing::warn!(%file, index, error, "this certificate of an authority is left out");
+                tracing::warn!(%file, index, error, "a certificate of an authority is ignored");
             }
         }
     }

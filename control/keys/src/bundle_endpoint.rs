@@ -41,7 +41,7 @@ pub enum EndpointServer<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The text is not an https URL, or it contains a user name.
-    #[error("it is no URL of https without a user")]
+    #[error("it is not an https URL without a user")]
     Url,
     /// A root cannot be used.
     #[error("the roots for the endpoint's server are not usable")]
@@ -50,7 +50,7 @@ pub enum EndpointError {
     #[error(transparent)]
     Fetch(#[from] FetchFailure),
     /// The server's answer is not a trust bundle.
-    #[error("the answer is not a trust bundle")]
+    #[error("the response is not a trust bundle")]
     Bundle(#[from] BundleError),
 }
 

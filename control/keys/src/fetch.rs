@@ -50,10 +50,13 @@ pub(crate) struct Transport {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The text is not an http or https URL, or it contains a user name.
-    #[error("it is no URL of http or https without a user")]
+    #[error("it is not an http or https URL without a user")]
     Url,
     /// The operator has not permitted the origin.
-    #[error("{0} is not in leno.dev/keys-from, an annotation of the control plane's Namespace")]
+    #[error(
+        "{0} is not permitted: add it to the annotation leno.dev/keys-from of the control \
+         plane's Namespace"
+    )]
     Origin(Origin),
     /// The server redirects to another origin.
     #[error("it redirects to another origin, {0:?}")]
@@ -65,7 +68,7 @@ pub(crate) enum FetchError {
     #[error("the host has no address")]
     Resolve(#[source] std::io::Error),
     /// The host has no address that may be connected to.
-    #[error("the host has no address but of this machine, of its links or of its cloud")]
+    #[error("the host has only addresses of this machine, of its links or of its cloud provider")]
     Address,
     /// The connection or its TLS handshake failed.
     #[error("no connection")]
@@ -77,13 +80,13 @@ pub(crate) enum FetchError {
     #[error("the answer is {0}")]
     Status(StatusCode),
     /// The answer is too long, or was cut off.
-    #[error("the answer is larger than {0} bytes, or broke off")]
+    #[error("the response is larger than {0} bytes, or was cut off")]
     Body(usize),
     /// The answer is not a key set.
     #[error("the answer {0}")]
     Set(String),
     /// The fetch took too long.
-    #[error("no answer within {TIMEOUT:?}")]
+    #[error("no response within {TIMEOUT:?}")]
     Timeout,
 }
 

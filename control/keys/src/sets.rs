@@ -214,7 +214,7 @@ impl KeySets {
             Err(error) => {
                 // The error is not logged for a Secret, because it could contain other secrets by mistake.
                 let error = (key.kind != Kind::Secret).then_some(error);
-                tracing::warn!(object = %key, error, "its {KEY_SET_KEY} holds no keys of tokens");
+                tracing::warn!(object = %key, error, "its {KEY_SET_KEY} has no keys of tokens");
                 None
             }
         });
@@ -248,7 +248,7 @@ impl KeySets {
         let differs = self.fetcher.permit(origins);
         if differs {
             for error in invalid {
-                tracing::warn!(%error, "left out of {KEYS_FROM_ANNOTATION}");
+                tracing::warn!(%error, "an entry of {KEYS_FROM_ANNOTATION} is ignored");
             }
         }
         differs
@@ -290,7 +290,7 @@ impl KeySets {
                         let cause = std::error::Error::source(&error).map(ToString::to_string);
                         let cause = cause.unwrap_or_default();
                         let kept = known.set.is_some();
-                        tracing::warn!(url, %error, cause, kept, "keys of tokens cannot be fetched");
+                        tracing::warn!(url, %error, cause, kept, "cannot fetch keys of tokens");
                     }
                     self.count();
                     continue;
@@ -307,7 +307,7 @@ impl KeySets {
             if differs {
                 set.report(&url);
                 known.set = Some(set);
-                tracing::info!(url, "other keys of tokens are in effect");
+                tracing::info!(url, "the keys of tokens have changed");
             }
             self.count();
             if differs {
@@ -395,7 +395,7 @@ impl KeySets {
             if let Err(error) = self.fetcher.permits(url) {
                 if !std::mem::replace(&mut one.is_failing, true) {
                     let kept = one.set.is_some();
-                    tracing::warn!(url, %error, kept, "keys of tokens cannot be fetched");
+                    tracing::warn!(url, %error, kept, "cannot fetch keys of tokens");
                 }
             } else if one.task.is_none() && places > 0 && wanted.contains(url) {
                 places -= 1;
@@ -408,8 +408,8 @@ impl KeySets {
         if std::mem::replace(&mut self.left_out, left_out) < left_out {
             tracing::error!(
                 left_out,
-                "policies name more URLs of keys than are fetched: {MAX_URLS}, and {MAX_URLS_OF_NAMESPACE} of one \
-                 namespace"
+                "policies name more URLs of keys than can be fetched: {MAX_URLS}, and \
+                 {MAX_URLS_OF_NAMESPACE} of one namespace"
             );
         }
     }

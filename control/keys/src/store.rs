@@ -68,7 +68,7 @@ impl DocumentStore {
             Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(name, %error, "what was fetched last cannot be read");
+                tracing::warn!(name, %error, "cannot read what was fetched last");
                 None
             }
         }
@@ -84,7 +84,7 @@ impl DocumentStore {
         let draft = file.with_extension("new");
         let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &file));
         if let Err(error) = written {
-            tracing::warn!(name, %error, "what was fetched cannot be stored for the next start");
+            tracing::warn!(name, %error, "cannot store what was fetched for the next start");
         }
     }
 
@@ -107,7 +107,7 @@ impl DocumentStore {
         if let Err(error) = fs::remove_file(directory.join(name))
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(name, %error, "what is not fetched any more cannot be removed");
+            tracing::warn!(name, %error, "cannot remove what is no longer fetched");
         }
     }
 
@@ -131,7 +131,7 @@ fn names(directory: &Path) -> Vec<String> {
             names.collect()
         }
         Err(error) => {
-            tracing::warn!(directory = %directory.display(), %error, "what was fetched cannot be listed");
+            tracing::warn!(directory = %directory.display(), %error, "cannot list what was fetched");
             Vec::new()
         }
     }

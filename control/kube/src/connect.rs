@@ -24,16 +24,16 @@ const READ_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// There is neither a service account's files nor a usable kubeconfig.
-    #[error("no cluster is named: run inside one, or give --kubeconfig or KUBECONFIG")]
+    #[error("no cluster is selected: run in a pod, or set --kubeconfig or KUBECONFIG")]
     Infer(#[from] kube::config::InferConfigError),
     /// The given kubeconfig cannot be used.
-    #[error("{} cannot be used", .0.display())]
+    #[error("cannot use {}", .0.display())]
     File(PathBuf, #[source] KubeconfigError),
     /// The given context cannot be used.
-    #[error("context {0:?} cannot be used")]
+    #[error("cannot use context {0:?}")]
     Context(String, #[source] KubeconfigError),
     /// The kubeconfig has no such context.
-    #[error("the kubeconfig has no context {wanted:?}; it has {}", .known.join(", "))]
+    #[error("the kubeconfig has no context {wanted:?}: use one of {}", .known.join(", "))]
     NoContext {
         /// The given context.
         wanted: String,
@@ -41,10 +41,10 @@ pub enum ConnectError {
         known: Vec<String>,
     },
     /// No token can be obtained.
-    #[error("the kubeconfig yields no token: {0}")]
+    #[error("the kubeconfig provides no token: {0}")]
     Token(String),
     /// The configured address or credentials cannot be used.
-    #[error("the cluster's address or credentials cannot be used")]
+    #[error("cannot use the cluster's address or credentials")]
     Client(#[from] kube::Error),
 }
 

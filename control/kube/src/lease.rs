@@ -82,7 +82,7 @@ impl Elector {
                     // A refusal also counts as an answer, for example if this account may not read the Lease.
                     heard(matches!(error, kube::Error::Api(_)));
                     let error: &dyn std::error::Error = &error;
-                    tracing::debug!(error, "the Lease cannot be looked at");
+                    tracing::debug!(error, "cannot read the Lease");
                 }
                 Err(_elapsed) => heard(false),
             }
@@ -166,7 +166,7 @@ impl Elector {
         };
         let released: Result<Result<(), kube::Error>, _> = timeout(ANSWER, released).await;
         if !matches!(released, Ok(Ok(()))) {
-            tracing::warn!("the lead was not handed over; another replica takes it in {TERM:?}");
+            tracing::warn!("the lead was not handed over; another replica takes it after {TERM:?}");
         }
     }
 }

@@ -68,7 +68,7 @@ pub struct ObserverSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The history cannot be read.
-    #[error("{} cannot be read", .0.display())]
+    #[error("cannot read {}", .0.display())]
     History(PathBuf, #[source] io::Error),
     /// An address cannot be used.
     #[error("cannot listen on {0}")]

@@ -39,7 +39,7 @@ impl ChangeDetector {
             let key = (pod.namespace.clone(), pod.name.clone());
             if self.restarts.get(&key).is_some_and(|before| ends.times > *before) {
                 let how = ends.ended.as_deref().unwrap_or("it ended");
-                again.push(format!("{}/{} was started again: {how}", key.0, key.1));
+                again.push(format!("{}/{} was restarted: {how}", key.0, key.1));
             }
             restarts.insert(key, ends.times);
         }
@@ -105,7 +105,7 @@ mod tests {
         assert!(look(both()).is_empty());
         assert!(look(vec![version("web-b", "2")]).is_empty());
         let again = versioned(pod("web-b", status(1)), "2");
-        assert_eq!(look(vec![again]), ["shop/web-b was started again: exited with 3"]);
+        assert_eq!(look(vec![again]), ["shop/web-b was restarted: exited with 3"]);
     }
 
     #[test]

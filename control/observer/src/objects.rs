@@ -139,7 +139,7 @@ impl ObjectEdits {
                     tracing::debug!(
                         kind = kind.as_str(),
                         error,
-                        "its changes cannot be followed; trying again"
+                        "cannot watch its changes; retrying"
                     );
                 }
                 WatchReport::Resumed => {}

@@ -308,7 +308,7 @@ fn ends(containers: &[&ContainerStatus]) -> (u32, Option<String>) {
 /// How a container has ended, such as `exited with 3`.
 fn how(ended: &ContainerStateTerminated) -> String {
     if ended.reason.as_deref() == Some("OOMKilled") {
-        return "was ended for its limit of memory".to_owned();
+        return "was killed for exceeding its memory limit".to_owned();
     }
     // Exit codes above 128 stand for a signal, as in a shell.
     match ended.exit_code {
@@ -347,7 +347,7 @@ fn trouble(containers: &[&ContainerStatus]) -> String {
 }
 
 fn failed(what: &str, error: &leno_kube::WatchError) {
-    tracing::warn!(error = leno_program::chain(error), "{what} cannot be followed; trying again");
+    tracing::warn!(error = leno_program::chain(error), "cannot watch {what}; retrying");
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -429,12 +429,12 @@ pub(crate) mod tests {
         );
         assert_eq!(pod.address, Some("10.0.0.7".parse().unwrap()));
         assert_eq!(pod.template.as_deref(), Some("7d9"));
-        let said = "application: CrashLoopBackOff, was ended for its limit of memory";
+        let said = "application: CrashLoopBackOff, was killed for exceeding its memory limit";
         assert_eq!((&*pod.trouble, pod.has_failed), (said, true));
         let ends = pod.application_ends("web");
         assert_eq!(
             (ends.times, ends.ended.as_deref()),
-            (2, Some("was ended for its limit of memory"))
+            (2, Some("was killed for exceeding its memory limit"))
         );
         assert_eq!((pod.proxy_ends("web").times, pod.proxy_ends("web").ended), (1, None));
     }

@@ -199,7 +199,7 @@ impl Readers {
         }
         if own && !status.audiences.iter().flatten().any(|audience| audience == AUDIENCE) {
             return Err(ReaderRefusal::Bad(
-                "the API server does not know the token's audience".to_owned(),
+                "the API server does not accept the token's audience".to_owned(),
             ));
         }
         Ok(status.user.unwrap_or_default())

@@ -159,7 +159,7 @@ impl Scraper {
             Err(error) => {
                 // Logged only once, in case the disk stays full. The history is still in memory.
                 if self.metrics.unwritten.fetch_add(1, Ordering::Relaxed) == 0 {
-                    tracing::warn!(%error, "the history cannot be written; it is kept in memory");
+                    tracing::warn!(%error, "cannot write the history; it is kept in memory");
                 }
                 0
             }
@@ -196,7 +196,7 @@ impl Scraper {
         let Some(task) = self.matching.take_if(|task| task.is_finished()) else { return };
         if let Err(error) = task.await {
             self.metrics.matchings_failed.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(%error, "policies cannot be matched with pods");
+            tracing::error!(%error, "cannot match policies with pods");
             self.hub.take_policies(Err(format!("the observer failed to match them: {error}")));
         }
     }

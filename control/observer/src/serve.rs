@@ -69,12 +69,13 @@ impl ObserverFront {
             Ok(sight) => self.compute(sight, request).await,
             Err(ReaderRefusal::NoToken) => refuse(
                 StatusCode::UNAUTHORIZED,
-                "the observer wants a token of the cluster: use leno dashboard, or add #token=TOKEN to the address",
+                "the observer requires a token of the cluster: use leno dashboard, or add \
+                 #token=TOKEN to the address",
             ),
             Err(ReaderRefusal::Bad(why)) => refuse(StatusCode::UNAUTHORIZED, &why),
             Err(ReaderRefusal::Unavailable(why)) => refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
-                &format!("the API server does not say what the reader may see: {why}"),
+                &format!("the API server does not report what the reader may see: {why}"),
             ),
         }
     }
@@ -105,7 +106,10 @@ impl ObserverFront {
             tokio::task::spawn_blocking(work).await.ok()
         };
         computed.await.unwrap_or_else(|| {
-            refuse(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be computed: see the log")
+            refuse(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the response cannot be computed: see the log of the observer",
+            )
         })
     }
 }
@@ -130,8 +134,10 @@ impl Admin {
     }
 
     fn not_ready(&self) -> Option<&'static str> {
-        (!self.pods.are_known())
-            .then_some("the pods are not known from the API server: see the log")
+        (!self.pods.are_known()).then_some(
+            "the pods have not been received from the API server: see the log of the \
+             observer",
+        )
     }
 
     fn metrics(&self) -> String {

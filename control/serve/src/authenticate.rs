@@ -78,7 +78,7 @@ pub enum AuthenticationError {
     #[error("{0}")]
     Denied(String),
     /// The token cannot be verified now, and the client should try again.
-    #[error("tokens cannot be checked now; ask again")]
+    #[error("tokens cannot be checked now: retry")]
     Unavailable(#[source] Arc<dyn Error + Send + Sync>),
     /// The authority that verifies tokens is broken.
     #[error("tokens cannot be checked")]
@@ -127,7 +127,7 @@ impl Authenticator for LocalTokens {
                 Ok(Ok(identity)) => identity,
                 Ok(Err(error)) => {
                     let error: &dyn Error = &error;
-                    tracing::warn!(%instance, error, "the tokens cannot be read");
+                    tracing::warn!(%instance, error, "cannot read the tokens");
                     None
                 }
                 // The runtime is ending.

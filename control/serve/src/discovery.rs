@@ -125,7 +125,7 @@ async fn serve(
     age: StreamAge,
 ) -> Result<(), Status> {
     let first = tokio::time::timeout(FIRST_REQUEST, requests.message()).await;
-    let late = |_| Status::deadline_exceeded("the first request did not come in time");
+    let late = |_| Status::deadline_exceeded("the first request did not arrive in time");
     let Some(first) = first.map_err(late)?? else {
         return Ok(());
     };
@@ -164,7 +164,7 @@ pub(crate) async fn ended(not_after: SystemTime, mut stop: watch::Receiver<bool>
     let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
     tokio::select! {
         () = tokio::time::sleep(left) => Status::unauthenticated(
-            "the certificate of this connection has ended: connect with the next one",
+            "the certificate of this connection has expired: connect with the next one",
         ),
         // If the sender was dropped, the control plane is ending.
         _ = stop.wait_for(|stop| *stop) => Status::unavailable("the control plane is ending"),
@@ -208,7 +208,7 @@ impl Stream {
                         self.subscriber.reconnect();
                     }
                     StreamAge::Asked(_) => {
-                        return Err(Status::unavailable("the stream has reached its age: connect again"));
+                        return Err(Status::unavailable("the stream has reached its largest age: connect again"));
                     }
                 },
                 () = responses.closed() => return Ok(()),

@@ -185,7 +185,7 @@ fn policy(policy: &ServerPolicy) -> proto::Any {
     let workload = &policy.workload;
     match &policy.authorization.unusable {
         Some(reason) => {
-            tracing::warn!(%workload, %reason, "its proxy is told to deny every client")
+            tracing::warn!(%workload, %reason, "its proxy is ordered to deny every client")
         }
         None => {
             let any = encode::server_policy(policy);
@@ -193,7 +193,8 @@ fn policy(policy: &ServerPolicy) -> proto::Any {
             if bytes <= MAX_RESOURCE {
                 return any;
             }
-            tracing::error!(%workload, bytes, "its policies are too large: its proxy is told to deny every client");
+            tracing::error!(%workload, bytes, "its policies are too large: its proxy is ordered to \
+                                               deny every client");
         }
     }
     let denying = denying(policy);

@@ -33,11 +33,11 @@ pub(crate) struct Issuer {
 
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("the token is refused")]
+    #[error("the token is rejected")]
     Token(#[from] AuthenticationError),
-    #[error("the request names no pod that there can be")]
+    #[error("the request names an invalid pod")]
     Pod,
-    #[error("the certificate of this connection is {0}, the token is of {1}")]
+    #[error("the certificate of this connection is that of {0}, but the token is that of {1}")]
     Other(Identity, Identity),
     #[error("no certificate is issued")]
     Issue(#[from] IssueError),
@@ -112,7 +112,7 @@ impl Refusal {
         match self {
             Self::Token(AuthenticationError::Bad(reason)) => Status::unauthenticated(reason),
             Self::Token(AuthenticationError::Unavailable(_)) | Self::Ending => {
-                Status::unavailable("certificates cannot be issued now; ask again")
+                Status::unavailable("certificates cannot be issued now: retry")
             }
             Self::Token(AuthenticationError::Denied(reason)) => Status::permission_denied(reason),
             Self::Other(..) => Status::permission_denied(self.to_string()),

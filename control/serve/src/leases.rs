@@ -117,7 +117,7 @@ async fn serve(
     (mut requests, responses, stop): LeaseStreamParts,
 ) -> Result<(), Status> {
     let first = tokio::time::timeout(FIRST_REQUEST, requests.message()).await;
-    let late = |_| Status::deadline_exceeded("the first request did not come in time");
+    let late = |_| Status::deadline_exceeded("the first request did not arrive in time");
     let Some(first) = first.map_err(late)?? else { return Ok(()) };
     let said = DeltaDiscoveryRequest { node: first.node.clone(), ..Default::default() };
     let recognised = recogniser.recognise(&certificate, &said).await;

@@ -40,15 +40,15 @@ impl Recogniser {
         let node = node.ok_or_else(|| Status::invalid_argument("the first request has no node"))?;
         if node.protocol != PROTOCOL {
             return Err(Status::failed_precondition(format!(
-                "the proxy speaks version {} of discovery and this control plane {PROTOCOL}: restart \
-                 the pod of {}, so that it gets the proxy of this release",
+                "the proxy uses version {} of discovery, but this control plane {PROTOCOL}: \
+                 restart the pod of {}, to give it the proxy of this release",
                 node.protocol, node.id
             )));
         }
         let instance: InstanceName = node
             .id
             .parse()
-            .map_err(|_| Status::invalid_argument("the node id is no instance name"))?;
+            .map_err(|_| Status::invalid_argument("the node ID is not an instance name"))?;
         match self.identity_of(&instance).await {
             Some(identity) if identity == certificate.identity => Ok(instance),
             Some(_) => Err(Status::permission_denied(format!(
@@ -56,7 +56,7 @@ impl Recogniser {
                 certificate.identity
             ))),
             None => Err(Status::unauthenticated(format!(
-                "{instance} is not known here: ask for a certificate with your token"
+                "{instance} is unknown to this replica: request a certificate with your token"
             ))),
         }
     }

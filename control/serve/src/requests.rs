@@ -201,10 +201,10 @@ impl<B> BoundedRequests<B> {
         if let Some(lease) = &mut self.lease
             && Pin::new(&mut lease.lost).poll(context).is_ready()
         {
-            return Poll::Ready("too many large requests are on their way; ask again");
+            return Poll::Ready("too many large requests are being received: retry");
         }
         let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(PATIENCE)));
-        late.as_mut().poll(context).map(|()| "the request has not come in in time")
+        late.as_mut().poll(context).map(|()| "the request was not received in time")
     }
 }
 

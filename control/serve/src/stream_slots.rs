@@ -53,7 +53,7 @@ impl StreamSlots {
     ) -> Result<(PeerCertificate, Share<Identity>), Status> {
         let certificate = peer.and_then(|peer| peer.certificate.clone()).ok_or_else(|| {
             Status::unauthenticated(format!(
-                "{service} need a certificate: ask for one with your token"
+                "{service} need a certificate: request one with your token"
             ))
         })?;
         let place = self.identities.take(certificate.identity.clone());
@@ -70,7 +70,10 @@ impl StreamSlots {
         instance: &InstanceName,
     ) -> Result<Share<InstanceName>, Status> {
         self.instances.take(instance.clone()).ok_or_else(|| {
-            Status::resource_exhausted(format!("{instance} has {OF_INSTANCE} streams already"))
+            Status::resource_exhausted(format!(
+                "{instance} already has {OF_INSTANCE} streams, \
+                 which is the limit"
+            ))
         })
     }
 }

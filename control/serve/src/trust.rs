@@ -128,7 +128,7 @@ impl PlaneState {
             // authority, which this replica already has. The rotation waits until this replica publishes its bundle.
             tracing::error!(
                 roots,
-                "the last trust bundle stays: proxies would refuse the next one"
+                "the last trust bundle stays in effect, because proxies would reject the next one"
             );
             return;
         }

@@ -130,7 +130,7 @@ fn caller(of: &Extensions) -> Result<InstanceName, Status> {
         .ok_or_else(|| Status::internal("the connection is not known"))?;
     caller.0.clone().ok_or_else(|| {
         Status::permission_denied(
-            "no identity is issued: this process is of no workload of the mesh",
+            "no identity is issued: this process belongs to no workload of the mesh",
         )
     })
 }
@@ -158,7 +158,7 @@ impl WorkloadIssuer {
             let (answered, due) = match answered {
                 Ok((answered, due)) => (Ok(answered), due),
                 Err(status) => {
-                    tracing::warn!(%instance, reason = status.message(), "no answer of the Workload API");
+                    tracing::warn!(%instance, reason = status.message(), "a request of the Workload API failed");
                     (Err(status), None)
                 }
             };

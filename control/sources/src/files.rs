@@ -76,7 +76,7 @@ impl FilesSource {
                 (self, update)
             };
             let Ok((source, update)) = tokio::task::spawn_blocking(read).await else {
-                tracing::error!("reading documents has failed; edits are no longer followed");
+                tracing::error!("reading documents has failed; edits are no longer watched");
                 return;
             };
             self = source;
@@ -118,7 +118,7 @@ async fn settled(changed: &Notify) {
 
 fn warn(ignored: &[Located<IgnoredDocument>]) {
     for Located { value: IgnoredDocument { api_version, kind }, file, place } in ignored {
-        tracing::warn!("{file}:{place}: {api_version} {kind} is none of Leno's: ignored");
+        tracing::warn!("{file}:{place}: ignored {api_version} {kind}, which is not a kind of Leno");
     }
 }
 

@@ -34,12 +34,14 @@ pub(crate) fn accepted(
     let named: Vec<&ServicePort> =
         service.ports.iter().filter(|port| names(parent, port)).collect();
     if named.is_empty() {
-        let message = format!("{name} has no such port: it has {}", ports(&service));
+        let message = format!("{name} has no such port: use one of {}", ports(&service));
         return Err(ConditionProblem { reason: NO_PARENT, message });
     }
     if service.vips.is_empty() {
-        let message =
-            format!("{name} has no address of its own: its instances are called one by one");
+        let message = format!(
+            "{name} has no address of its own (headless), so clients connect to its \
+             instances directly"
+        );
         return Err(ConditionProblem { reason: UNSUPPORTED, message });
     }
     let displaced = |port: &&ServicePort| {
@@ -49,7 +51,7 @@ pub(crate) fn accepted(
         })
     };
     if route.kind == RouteKind::Http && named.iter().all(displaced) {
-        let message = format!("a GRPCRoute holds what this route attaches to of {name}");
+        let message = format!("a GRPCRoute is attached to the same ports of {name}");
         return Err(ConditionProblem { reason: CONFLICTED, message });
     }
     Ok(())

@@ -110,7 +110,10 @@ impl<'o> Policy<'o> {
 pub fn refused_policy(object: &Object, reason: &str, now: &Time) -> Option<PolicyStatus> {
     let policy = Policy::new(object)?;
     merged(&policy, now, |_| {
-        let message = format!("not understood: {reason}; what the policy said before holds");
+        let message = format!(
+            "not understood: {reason}; the last valid version of the policy \
+             stays in effect"
+        );
         vec![(ACCEPTED, wrong(INVALID, message.chars().take(MESSAGE).collect::<String>()))]
     })
 }
@@ -276,11 +279,15 @@ fn rivals(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Conditio
             lost.push((part, &holder.source));
         }
     }
-    let said =
-        |(part, by): &(&str, &PolicySource)| format!("{part}: TrafficPolicy {} holds", by.name);
+    let said = |(part, by): &(&str, &PolicySource)| {
+        format!("{part}: TrafficPolicy {} takes precedence", by.name)
+    };
     let message = lost.iter().map(said).collect::<Vec<_>>().join("; ");
     if !lost.is_empty() && lost.len() == own_parts.len() {
-        let message = format!("older policies of the same target hold in all parts: {message}");
+        let message = format!(
+            "older policies of the same target take precedence in all parts: \
+             {message}"
+        );
         return wrong(CONFLICTED, message);
     }
     Ok(message)
@@ -312,7 +319,10 @@ fn sent(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionR
         Some(own) if index.sends(policy.namespace, target, &own.source) => Ok(String::new()),
         _ => {
             let PolicyTarget { kind, name, .. } = target;
-            let message = format!("{kind} {name} holds for no Service: its own status says why");
+            let message = format!(
+                "{kind} {name} applies to no Service: its own status has the \
+                 reason"
+            );
             wrong(NOT_ATTACHED, message)
         }
     }
@@ -323,9 +333,9 @@ fn limited(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Conditi
     match index.proxies_at(policy.namespace, target) {
         ProxyCoverage::All => Ok(String::new()),
         ProxyCoverage::Some => {
-            Ok("some instances have no proxy: what they take is not limited".to_owned())
+            Ok("some instances have no proxy, so their requests are not limited".to_owned())
         }
-        ProxyCoverage::None => wrong(NO_PROXY, "no instance has a proxy: nothing is limited"),
+        ProxyCoverage::None => wrong(NO_PROXY, "no instance has a proxy, so nothing is limited"),
         ProxyCoverage::NoInstance => wrong(NO_PROXY, "there is no ready instance"),
     }
 }
@@ -338,7 +348,7 @@ fn tls(
 ) -> Vec<(&'static str, ConditionResult)> {
     let holder = index.tls_at(policy.namespace, target);
     if let Some(holder) = holder.filter(|holder| *holder != policy.name) {
-        let message = format!("BackendTLSPolicy {holder} is older and for the same");
+        let message = format!("BackendTLSPolicy {holder} is older and has the same target");
         let resolved = (RESOLVED, Ok(String::new()));
         return vec![
             (ACCEPTED, wrong(CONFLICTED, message)),
@@ -356,7 +366,7 @@ fn tls(
     let mut own =
         ports.filter(|port| port.external.as_deref().is_some_and(|one| is_own(&one))).peekable();
     if own.peek().is_none() {
-        let message = "policies of its ports hold at each of them";
+        let message = "policies of its ports take precedence at each of them";
         return vec![
             (ACCEPTED, Ok(String::new())),
             (RESOLVED, Ok(String::new())),
@@ -370,7 +380,7 @@ fn tls(
         // the index only reports the first that cannot be used, so others may be usable.
         let several = written.spec.validation.ca_certificate_refs.iter().flatten().count() > 1;
         let accepted = if several { Ok(String::new()) } else { wrong(NO_CERTIFICATE, &**why) };
-        let message = format!("{why}: nothing is sent to {}", target.name);
+        let message = format!("{why}, so no request is sent to {}", target.name);
         return vec![
             (ACCEPTED, accepted),
             (RESOLVED, wrong(BAD_REFERENCE, &**why)),
@@ -383,7 +393,7 @@ fn tls(
     let is_meshed =
         !named && endpoints.peek().is_some() && endpoints.all(|one| one.identity.is_some());
     let programmed = if is_meshed {
-        wrong(MESHED, "every endpoint has a proxy, with which there is mTLS in any case")
+        wrong(MESHED, "every endpoint has a proxy, with which mTLS is used in any case")
     } else {
         Ok(String::new())
     };

@@ -64,12 +64,14 @@ fn said(path: &str, route: &Route<'_>, object: &BackendObject, reason: InvalidTa
             format!("{path}: a {kind} cannot be a backend here")
         }
         InvalidTarget::NotGranted => {
-            format!("{path}: no ReferenceGrant of {namespace} lets this route refer to {name}")
+            format!(
+                "{path}: no ReferenceGrant of {namespace} permits this route to refer to {name}"
+            )
         }
         InvalidTarget::NotFound => format!("{path}: there is no Service {name}"),
         InvalidTarget::NoSuchPort => match object.port {
             Some(port) => format!("{path}: {name} has no port {port}"),
-            None => format!("{path}: says no port of {name}"),
+            None => format!("{path}: names no port of {name}"),
         },
     }
 }

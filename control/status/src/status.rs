@@ -29,7 +29,10 @@ pub(crate) const MESSAGE: usize = 1_024;
 pub fn refused(object: &Object, reason: &str, now: &Time) -> Option<RouteStatus> {
     let route = Route::new(object)?;
     merged(&route, |parent, before| {
-        let message = format!("not understood: {reason}; what the route said before holds");
+        let message = format!(
+            "not understood: {reason}; the last valid version of the route stays \
+             in effect"
+        );
         let wrong = ConditionProblem {
             reason: UNSUPPORTED,
             message: message.chars().take(MESSAGE).collect(),

@@ -369,7 +369,7 @@ mod tests {
         let mut restarts = None;
         assert_eq!(restarted(&[instance(2)], &mut restarts), None, "of before the first look");
         let mark = restarted(&[instance(3)], &mut restarts).unwrap();
-        assert_eq!(mark.lines, ["shop/web-0 was started again: exited with 3"]);
+        assert_eq!(mark.lines, ["shop/web-0 was restarted: exited with 3"]);
         assert_eq!(restarted(&[instance(3)], &mut restarts), None);
     }
 

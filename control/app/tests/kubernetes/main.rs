@@ -284,7 +284,7 @@ async fn is_documented(replica: &Replica) {
 
 /// How many times a replica has logged that the cluster has no HTTPRoute kind.
 fn http_route_lines(replica: &Replica) -> usize {
-    replica.count("no such kind; it is followed once it is installed kind=\"HTTPRoute\"")
+    replica.count("no such kind; it is watched once it is installed kind=\"HTTPRoute\"")
 }
 
 async fn leads(replica: &Replica) {

@@ -250,7 +250,7 @@ async fn two_namespaces(bed: &TestApiServer) {
 /// Asserts that a request without a valid token gets no data.
 async fn refuses_others(bed: &TestApiServer, observer: &Observer) {
     for (token, why) in [
-        (None, "wants a token"),
+        (None, "requires a token"),
         (Some("x"), "does not accept the token"),
         (Some(&*bed.token(("people", "of-shop"), Some("vault"), None).await), "does not accept"),
     ] {

@@ -44,7 +44,7 @@ pub enum IssueError {
     #[error("the certificate request has {0} bytes, more than {MAX_REQUEST}")]
     RequestSize(usize),
     /// The request is not PKCS #10, or its key is not a public key.
-    #[error("the certificate request is not PKCS #10, or its key no public key, in DER")]
+    #[error("the certificate request is not PKCS #10 in DER, or its key is not a public key")]
     Request,
     /// The request's key is not a P-256 key.
     #[error("the certificate request's key is not an uncompressed P-256 key")]
@@ -64,7 +64,7 @@ pub enum IssueError {
         ours: TrustDomain,
     },
     /// The root or the issuer has expired, or it expires too soon for even the shortest lifetime.
-    #[error("the authority's own certificate ends too soon; replace the authority")]
+    #[error("the authority's own certificate expires too soon: replace the authority")]
     AuthorityEnds,
     /// Signing itself failed, or the system provides no random bytes.
     #[error("cannot sign")]

@@ -35,7 +35,7 @@ pub enum OpenError {
     #[error(transparent)]
     File(#[from] FileError),
     /// One file of the pair exists and the other does not.
-    #[error("{} exists but {} does not; restore it, or remove the other to begin a new authority", present.display(), missing.display())]
+    #[error("{} exists, but {} does not: restore it, or remove the other to create a new authority", present.display(), missing.display())]
     Half {
         /// The existing file.
         present: PathBuf,
@@ -43,7 +43,7 @@ pub enum OpenError {
         missing: PathBuf,
     },
     /// The key file does not contain a P-256 private key.
-    #[error("{} does not hold one P-256 private key in PEM", path.display())]
+    #[error("{} does not contain one P-256 private key in PEM", path.display())]
     Key {
         /// The key file.
         path: PathBuf,
@@ -67,7 +67,8 @@ pub enum OpenError {
         wanted: String,
     },
     /// The state file cannot be parsed.
-    #[error("{} does not hold the state of an authority; restore it, or remove it to begin a new authority", path.display())]
+    #[error("{} does not contain the state of an authority: restore it, or remove it to create a \
+             new authority", path.display())]
     State {
         /// The file.
         path: PathBuf,
@@ -76,13 +77,13 @@ pub enum OpenError {
         source: serde_json::Error,
     },
     /// An issuer was provided, but one of its files is missing.
-    #[error("{} is missing: an issuer is tls.crt, tls.key and ca.crt", path.display())]
+    #[error("{} is missing: an issuer needs tls.crt, tls.key and ca.crt", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
     /// A new key or certificate could not be created.
-    #[error("cannot make a root")]
+    #[error("cannot create a root")]
     Generate(#[source] rcgen::Error),
 }
 
@@ -184,17 +185,17 @@ impl Root {
         let bad = |reason| OpenError::Certificate { path: path.to_owned(), reason };
         let mut certificates = CertificateDer::pem_slice_iter(pem);
         let (Some(Ok(certificate)), None) = (certificates.next(), certificates.next()) else {
-            return Err(bad("does not hold exactly one certificate in PEM"));
+            return Err(bad("does not contain exactly one certificate in PEM"));
         };
         let Ok(([], parsed)) = X509Certificate::from_der(&certificate) else {
-            return Err(bad("does not hold an X.509 certificate"));
+            return Err(bad("does not contain an X.509 certificate"));
         };
         check_own(path, &parsed, trust_domain)?;
         if parsed.public_key().raw != key.subject_public_key_info() {
             return Err(bad("does not belong to the key beside it, ca-key.pem"));
         }
         if not_after(&certificate).is_none_or(|end| end <= now) {
-            return Err(bad("has expired; remove it and ca-key.pem to begin a new authority"));
+            return Err(bad("has expired: remove it and ca-key.pem to create a new authority"));
         }
         let pem = String::from_utf8_lossy(pem).into_owned();
         Ok(Self { pem, key })

@@ -89,7 +89,7 @@ impl Signer {
         let roots =
             certificates(&pem.roots).ok_or_else(|| bad("has no list of 1 to 16 roots in PEM"))?;
         let Ok(([], own)) = X509Certificate::from_der(&chain[0]) else {
-            return Err(bad("does not hold an X.509 certificate"));
+            return Err(bad("does not contain an X.509 certificate"));
         };
         if pem.is_own_root() {
             check_own(kept, &own, trust_domain)?;
@@ -123,7 +123,7 @@ impl Signer {
     /// Signs a certificate and verifies it as a peer would. Returns the identifier of the signing key that the
     /// certificate contains.
     fn check(&self, trust_domain: &TrustDomain, now: SystemTime) -> Result<String, &'static str> {
-        let refused = "signs certificates that its roots do not vouch for";
+        let refused = "signs certificates that its roots do not verify";
         let make = || {
             let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
             let mut params = fields::params(now - CLOCK_SKEW, now + CHECK_LIFETIME)?;

@@ -91,18 +91,20 @@ pub enum RotationError {
     None,
     /// The root belongs to an issuer that the operator provides.
     #[error(
-        "the issuer was given to the mesh, and its root is not the mesh's to replace: replace the issuer, and the mesh rotates to it"
+        "the mesh signs with the issuer of --issuer, whose root it cannot replace: replace the \
+         files of the issuer, and the mesh rotates to it"
     )]
     Given,
     /// The name whose certificates should be revoked is not an identity.
-    #[error("that is no identity of a service account")]
+    #[error("the identity is not that of a service account")]
     NotAnIdentity,
     /// A trust bundle has no room for the roots of the rotation.
     #[error(transparent)]
     TooManyRoots(#[from] TooManyRoots),
     /// Too many identities have revoked certificates.
     #[error(
-        "the certificates of {MAX_REVOKED} identities are revoked already: replace the root with `leno identity rotate-root`"
+        "the certificates of {MAX_REVOKED} identities are revoked already, which is the limit: \
+         replace the root with `leno identity rotate-root`"
     )]
     TooManyRevoked,
 }

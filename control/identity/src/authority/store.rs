@@ -139,7 +139,7 @@ impl AuthorityDirectory {
         match serde_json::from_slice(&json) {
             Ok(request) => Ok(Some(request)),
             Err(error) => {
-                tracing::warn!(%error, "a request for a rotation cannot be read; removed");
+                tracing::warn!(%error, "removed a request of the operator that cannot be parsed");
                 self.obeyed()?;
                 Ok(None)
             }

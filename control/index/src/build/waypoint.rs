@@ -95,7 +95,7 @@ fn endpoints(facts: &Facts, said: &WaypointUse, service: &Service) -> Arc<[Endpo
 fn policy(facts: &Facts, (service, row): (&Service, &ServiceRow)) -> Option<ServerPolicy> {
     let authorization = authorization(facts, &service.name, row);
     if let Some(reason) = &authorization.unusable {
-        tracing::error!(service = %service.name, %reason, "its waypoint serves no client of it");
+        tracing::error!(service = %service.name, %reason, "its waypoint cannot serve its clients");
         return None;
     }
     let port = |port: &ServicePort| PortProtocol { port: port.port, protocol: port.protocol };

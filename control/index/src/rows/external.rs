@@ -72,6 +72,6 @@ pub(crate) fn authorities(object: &ConfigMap) -> Result<Vec<Vec<u8>>, &'static s
         certificates.map(|one| one.map(|der| der.to_vec())).collect();
     match certificates {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err("its ca.crt is no certificate in PEM"),
+        _ => Err("its ca.crt is not a certificate in PEM"),
     }
 }

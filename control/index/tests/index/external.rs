@@ -110,7 +110,7 @@ fn authorities_come_from_config_maps_and_are_missed_where_there_are_none() {
     };
     let changed = put(&mut index, &map("ca.crt: nonsense"));
     assert_eq!(names(&changed.services), ["shop/pay"]);
-    let why = "ConfigMap shop/ca: its ca.crt is no certificate in PEM";
+    let why = "ConfigMap shop/ca: its ca.crt is not a certificate in PEM";
     assert_eq!(roots(&index), Roots::Missing(why.into()));
     // Any bytes will do here, because the proxy parses certificates, not the index.
     let pem = "-----BEGIN CERTIFICATE-----\\nAQID\\n-----END CERTIFICATE-----\\n";

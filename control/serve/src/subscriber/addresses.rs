@@ -246,8 +246,8 @@ impl AddressSubscriptions {
                 // either.
                 stream.state.metrics.resources_too_large.increment();
                 let instance = &stream.instance;
-                tracing::error!(%instance, name = &*name, length, "a resource is too large to be sent: \
-                    its proxy goes on with what it has of it");
+                tracing::error!(%instance, name = &*name, length, "a resource is too large to be sent: its \
+                                                                   proxy continues with the last version");
                 continue;
             }
             if bytes + length > MAX_RESOURCE {

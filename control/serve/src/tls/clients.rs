@@ -48,7 +48,11 @@ impl ClientVerifier {
             }
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::error!(error, "the trust bundle cannot be used; the last one stays");
+                tracing::error!(
+                    error,
+                    "the trust bundle cannot be used; the last one stays in \
+                     effect"
+                );
                 built.chain
             }
         }

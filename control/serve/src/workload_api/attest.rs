@@ -26,13 +26,15 @@ pub(super) enum AttestError {
     #[error("the process cannot be identified")]
     Process(#[source] io::Error),
     /// The process is in a PID namespace that is not visible from here.
-    #[error("the process is not of this machine's PID namespace")]
+    #[error("the process is not in this machine's PID namespace")]
     Namespace,
     /// The process has ended since it connected, and another process may have its number.
     #[error("the process has ended")]
     Ended,
     /// The process is not an application of the mesh.
-    #[error("the process is in the control group {0:?}, which is of no application of the mesh")]
+    #[error(
+        "the process is in the control group {0:?}, which belongs to no application of the mesh"
+    )]
     Group(String),
 }
 

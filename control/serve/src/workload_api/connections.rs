@@ -67,7 +67,7 @@ pub(super) fn accept(
                 Ok(instance) => Some(instance),
                 Err(error) => {
                     let error: &dyn std::error::Error = &error;
-                    tracing::info!(error, "a caller of the Workload API is no workload");
+                    tracing::info!(error, "a caller of the Workload API is not a workload");
                     None
                 }
             };

@@ -69,7 +69,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, Skipped
             .map(|located| seen.attach(located.value))
             .ok_or_else(|| SkippedObject::Bad {
                 key,
-                reason: "it is none of Leno's".to_owned(),
+                reason: "it is not a kind of Leno".to_owned(),
                 outline: None,
             }),
         Err(problems) => {

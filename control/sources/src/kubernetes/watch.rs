@@ -77,7 +77,7 @@ impl KindEvents {
     /// Records that the watch works.
     fn reached(&self) {
         if self.followed.reached(self.nth) {
-            tracing::info!(kind = self.followed.name(self.nth), "is followed again");
+            tracing::info!(kind = self.followed.name(self.nth), "is watched again");
         }
     }
 
@@ -141,7 +141,7 @@ async fn follow<K>(
             let kind = reporter.followed.name(reporter.nth);
             tracing::info!(
                 kind,
-                "the cluster has no such kind; it is followed once it is installed"
+                "the cluster has no such kind; it is watched once it is installed"
             );
             if !reporter.send(KindEvent::NoKind).await {
                 return;
@@ -205,7 +205,7 @@ where
             WatchReport::Failed(error) => {
                 if followed.failed(*nth, &error) {
                     let (kind, error) = (followed.name(*nth), &error as &dyn std::error::Error);
-                    tracing::warn!(kind, error, "cannot be followed; trying again");
+                    tracing::warn!(kind, error, "cannot be watched; retrying");
                 }
                 if !is_answer(&error) || followed.has_listed(*nth) {
                     continue;
@@ -231,7 +231,7 @@ fn made(made: Result<Object, SkippedObject>, followed: &WatchStates, nth: usize)
         Err(SkippedObject::Absent(key)) => KindEvent::Gone(key),
         Err(SkippedObject::Bad { key, reason, outline }) => {
             followed.refused(nth);
-            tracing::warn!(%key, reason, "is not understood; its last good state holds");
+            tracing::warn!(%key, reason, "cannot be parsed; its last valid state stays in effect");
             KindEvent::Kept(key, outline.map(|object| MisreadObject { object: *object, reason }))
         }
     }

@@ -37,7 +37,7 @@ pub(super) fn found(
             (Ok(String::new()), proxies)
         }
         ("Mesh", None) if !index.is_of_mesh(policy.namespace) => {
-            let message = "a policy for the mesh is in the namespace of the control plane";
+            let message = "a policy for the mesh must be in the namespace of the control plane";
             (wrong(NOT_PERMITTED, message), ProxyCoverage::NoInstance)
         }
         ("Mesh", None) => (Ok(String::new()), index.proxies()),
@@ -50,10 +50,10 @@ pub(super) fn found(
         (Err(_), _) => not_accepted(),
         (Ok(_), ProxyCoverage::All) => Ok(String::new()),
         (Ok(_), ProxyCoverage::Some) => {
-            Ok("some instances have no proxy: what they permit is not decided".to_owned())
+            Ok("some instances have no proxy, so the policy is not enforced there".to_owned())
         }
         (Ok(_), ProxyCoverage::None) => {
-            wrong(NO_PROXY, "no instance has a proxy: nothing is decided")
+            wrong(NO_PROXY, "no instance has a proxy, so the policy is not enforced")
         }
         (Ok(_), ProxyCoverage::NoInstance) => wrong(NO_PROXY, "there is no instance"),
     };
@@ -95,12 +95,12 @@ fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> Co
             );
         }
         let url = issuer.jwks_url.as_deref().unwrap_or_default();
-        format!("no keys have been fetched from {url}: the log of the controller says why")
+        format!("no keys have been fetched from {url}: the log of the controller has the reason")
     };
     let lacking: Vec<String> = lacking.map(said).collect();
     match lacking.is_empty() {
         true => Ok(String::new()),
-        false => wrong(NO_KEYS, format!("{}: no token is valid", lacking.join("; "))),
+        false => wrong(NO_KEYS, format!("{}, so no token is valid", lacking.join("; "))),
     }
 }
 
@@ -118,5 +118,5 @@ fn authorizer(index: &Index, namespace: &str, written: &AuthorizationPolicy) -> 
         }
         Some(_) => return Ok(String::new()),
     };
-    wrong(NO_AUTHORIZER, format!("{what}: what is asked about is denied"))
+    wrong(NO_AUTHORIZER, format!("{what}, so requests that need its decision are denied"))
 }

@@ -259,7 +259,7 @@ const CASES: [(&str, &str, &str, &str, &str); 21] = [
         MISSING,
         "empty: not Accepted (NoValidCACertificate), not ResolvedRefs (InvalidCACertificateRef), \
          not Programmed (InvalidCACertificateRef)",
-        "nothing is sent to empty",
+        "no request is sent to empty",
     ),
 ];
 

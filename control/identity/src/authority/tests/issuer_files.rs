@@ -106,7 +106,7 @@ fn what_verifiers_would_refuse_is_refused_here() {
     assert!(with(1, "nothing").contains("no usable private key"));
     assert!(with(1, &strange).contains("does not belong to its key"));
     assert!(with(2, "").contains("no list of 1 to 16 roots"));
-    assert!(with(2, &other.pem).contains("its roots do not vouch for"));
+    assert!(with(2, &other.pem).contains("its roots do not verify"));
 
     let (given, own) = directories();
     fs::write(given.path().join("tls.crt"), pem).unwrap();
