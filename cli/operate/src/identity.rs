@@ -34,12 +34,11 @@ pub async fn report(client: &Client, namespace: &str) -> Result<IdentityReport, 
     }
     let none = || {
         let what = format!("query the control plane in {namespace}");
-        Error::Pod(
-            what,
+        let lack = format!(
             "none of its replicas is ready: kubectl -n {namespace} describe pods -l \
-             app.kubernetes.io/name=leno-controller"
-                .to_owned(),
-        )
+             app.kubernetes.io/name={CONTROLLER}"
+        );
+        Error::Pod(what, lack)
     };
     whole.ok_or_else(none)
 }
