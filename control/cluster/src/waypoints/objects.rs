@@ -63,8 +63,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
             None => Ok(all),
             Some(key) => {
                 let message = format!(
-                    "spec.infrastructure.{field} has {key}, but names of Kubernetes and of Leno \
-                     are not passed on: remove it"
+                    "spec.infrastructure.{field} has {key}, but names of Kubernetes and of Leno are not passed on: remove it"
                 );
                 Err(refused("InvalidParameters", message))
             }
