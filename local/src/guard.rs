@@ -71,7 +71,7 @@ impl MeshGuard {
                 Err(error) => {
                     let wait = process.backoff.ended(now);
                     process.next = now + wait;
-                    report = Some(format!("{}; trying again {}", error.chain(), after(wait)));
+                    report = Some(format!("{}; retrying {}", error.chain(), after(wait)));
                 }
             }
         }

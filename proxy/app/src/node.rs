@@ -302,11 +302,7 @@ fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, com
             let joined = join((number, succeeds, reports), member, descriptors, members, common);
             if let Err(error) = joined {
                 let error = format!("{error:#}");
-                tracing::error!(
-                    ?name,
-                    error,
-                    "a workload is not served; the supervisor tries again"
-                );
+                tracing::error!(?name, error, "a workload is not served; the supervisor retries");
                 // The supervisor gets the same report as for any other end. It is sent by a task of its own, because
                 // this task empties the queue and would wait for itself.
                 let (events, state) = (common.events.clone(), MemberState::Released);
