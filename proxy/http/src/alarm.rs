@@ -12,6 +12,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const KEPT: usize = 64;
 
 thread_local! {
+    /// The free alarms, with the runtimes in which they were created.
     static FREE: RefCell<Vec<(Id, Alarm)>> = const { RefCell::new(Vec::new()) };
 }
 

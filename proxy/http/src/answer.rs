@@ -151,6 +151,7 @@ impl<'a> Answer<'a> {
         !matches!(self.status, 100..=199 | 204 | 304)
     }
 
+    /// Whether the body is a line that is generated from the status and the cause.
     fn has_own_line(&self) -> bool {
         self.body.is_empty() && self.cause.is_some()
     }
@@ -167,8 +168,8 @@ impl<'a> Answer<'a> {
 /// The longest cause that is sent, in bytes. The rest of a longer one is cut off.
 const CAUSE_BYTES: usize = 512;
 
-/// The initial size of the buffer. It is enough for everything except long redirects, including a page of the admin
-/// server.
+/// The initial size of the buffer. Only long headers, such as the target of a redirect, need more. A body that does not
+/// fit is written separately.
 const ROOM: usize = 16 * 1024;
 
 /// Passes the cause to `put`, with control characters replaced so that the cause stays within its line.

@@ -152,8 +152,8 @@ impl BodyWalker {
     }
 
     /// The next event in `bytes`, and how many bytes it and the framing before it occupy. `None` means that more bytes
-    /// are needed: the counted bytes are framing, and the others begin a trailer line and must be passed again. No
-    /// event follows `End`.
+    /// are needed: the counted bytes are framing, and the others begin a trailer line and must be passed again. Once
+    /// the body is complete, every call returns `End`.
     pub fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         let (count, event) = self.step(bytes)?;
         if let (Some(copy), Some(Event::Data(content))) = (&self.copy, &event) {

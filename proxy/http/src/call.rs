@@ -31,7 +31,8 @@ use crate::translate::Carried;
 /// should see the same result with and without a mesh. The proxy only ends calls that clients leave open.
 const DEADLINE_GRACE: Duration = Duration::from_millis(100);
 
-/// The header with which one proxy tells another that a request is tapped; its value is the request's mark.
+/// The header with which a client's proxy tells the server's proxy that an operator watches this request (a tap). Its
+/// value is the request's mark: a number by which the events of both proxies are joined.
 const TAP_MARK: &[u8] = b"leno-tap";
 
 /// How many bytes of a request's body are held for a retry until the response begins: as many as a stream may queue
@@ -43,12 +44,13 @@ const HELD_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Call {
     head: Head,
-    /// The stream. `None` once the connections relay the rest themselves.
+    /// The stream. `None` once the connections relay the rest themselves, and in a copy whose response was not chosen.
     stream: Option<Stream>,
-    /// The client's stream, if this is a copy of the call. It stays here until this copy's response is chosen for the
-    /// client.
+    /// If this is a copy of the call: where the client's stream is kept, which all copies share, until the response of
+    /// one of them is chosen for the client.
     aside: Option<Rc<RefCell<Option<Stream>>>>,
-    /// The value of the mesh's internal header, if the client is another proxy and has sent it.
+    /// The value of the internal header `leno-h1` (see `translate::carried`), if the client is another proxy and has
+    /// sent it.
     carried: Option<SmallVec<[u8; 32]>>,
     /// The mark that the client's proxy has added because it taps the request.
     tap_mark: Option<NonZeroU64>,
@@ -58,7 +60,7 @@ pub struct Call {
     trailers: Option<Head>,
     /// Whether all of the body was read.
     ended: bool,
-    /// Whether parts of the body were read that are no longer held.
+    /// Whether parts of the body were read that are no longer held, or will not be held.
     used: bool,
     /// The deadline, which comes from `grpc-timeout`.
     deadline: Option<Instant>,
@@ -318,7 +320,7 @@ impl Call {
         !self.used && (self.stream.is_some() || self.aside.is_some())
     }
 
-    /// Whether some of the body has arrived.
+    /// Whether some of the body has arrived. Always true without a stream.
     pub(crate) fn has_begun(&self) -> bool {
         self.stream.as_ref().is_none_or(|stream| stream.bytes().0 > 0)
     }
@@ -327,8 +329,9 @@ impl Call {
         self.trailers.as_ref()
     }
 
-    /// The next part of the body, after the `at` held pieces that were already read. This gives the client credit for
-    /// the returned bytes, so the caller must first wait until there is room for them.
+    /// The next part of the body, after the `at` held pieces that this attempt has already read. Newly read bytes are
+    /// held as long as [`HELD_BYTES`] permit. This gives the client flow-control credit for them, so the caller must
+    /// first wait until there is room for them.
     pub(crate) fn poll_part(
         &mut self,
         at: &mut usize,
@@ -368,7 +371,8 @@ impl Call {
         self.ended
     }
 
-    /// Reads and holds one more part of the body, however much is already held. Returns whether more may follow.
+    /// Reads and holds one more part of the body, however much is already held. Returns false if the stream has no
+    /// more.
     pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.stream.is_none() {
             return Poll::Ready(false);
@@ -381,7 +385,7 @@ impl Call {
     pub(crate) fn poll_kept(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         if let Some(piece) = ready!(self.poll_read(cx))? {
             self.held_bytes += piece.len();
-            // A piece of a few bytes would occupy a whole chunk of memory.
+            // Small pieces are joined, because each would occupy a whole chunk of memory.
             let fits = self.held.last_mut().is_some_and(|last| last.try_append(&piece));
             if !fits {
                 self.held.push(piece);

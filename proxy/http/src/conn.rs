@@ -100,8 +100,9 @@ impl<S: Io> Conn<S> {
         Ok(self.read_head(&mut head, limits).await?.then_some(head))
     }
 
-    /// Waits up to `longest` for the first byte of a request, or until `leave` is ready. `left` says whether `leave`
-    /// was already ready, in this call or an earlier one. Returns `false` if no request has begun.
+    /// Waits up to `longest` for the first byte of a request, or until `leave` is ready, because the proxy drains.
+    /// `left` stores whether `leave` was ready, in this call or an earlier one. Returns `false` if no request has
+    /// begun.
     ///
     /// Idle connections wait here, so this future must be small.
     pub(crate) async fn request_begins<L: Future<Output = ()>>(
@@ -258,7 +259,7 @@ impl<S: Io> Conn<S> {
         answer: &Answer<'_>,
         keep: bool,
     ) -> io::Result<bool> {
-        // Bytes that follow a CONNECT may already be meant for the tunnel.
+        // Bytes that follow a CONNECT may already be meant for the tunnel, and must not be parsed as a request.
         let kept =
             request.filter(|head| keep && head.keep_alive() && !head.is_connect && !self.lost);
         let used = kept.and_then(|request| self.whole_request(request));

@@ -1,9 +1,9 @@
 //! Copies of one request, which are sent to several servers at once. One of them answers the client.
 //!
 //! ```text
-//! client ── request, held whole ──► copy ──► server
-//!    ▲         put aside        └─► copy ──► server
-//!    └──────────────────────────────┘ the one whose response is forwarded takes the client
+//! client ── request, held completely ──► copy ──► server
+//!    ▲                               └─► copy ──► server
+//!    └── responds: the copy whose response the judge forwards
 //! ```
 #![expect(clippy::arithmetic_side_effects, reason = "counts of requests")]
 
@@ -28,7 +28,7 @@ use crate::head::RequestHead;
 /// forwards the response.
 pub type Ticket = Rc<Cell<bool>>;
 
-/// The client, which the copies of its request share.
+/// The client's end, which the copies of its request share. `None` once a copy has taken it to answer.
 type SharedClient<T> = Rc<RefCell<Option<T>>>;
 
 /// Creates copies of an HTTP/1 request that has been received completely.
@@ -41,11 +41,12 @@ pub struct ConnCopies<'c, S> {
 #[derive(Debug)]
 pub struct CopyClient<'c, S> {
     client: SharedClient<Client<'c, S>>,
+    /// The client, once this copy has taken it.
     mine: Option<Client<'c, S>>,
     ticket: Ticket,
 }
 
-/// The client, with its request and the bytes after it.
+/// A client's connection. It holds the request and the bytes after it.
 #[derive(Debug)]
 struct Client<'c, S> {
     conn: &'c mut Conn<S>,
@@ -88,7 +89,7 @@ impl<'c, S: Io> ConnCopies<'c, S> {
     /// none, this need not be called, because the request is still held unchanged.
     pub fn finish(self, winner: Conn<CopyClient<'c, S>>, done: &Exchange) {
         let client = winner.io.mine.or_else(|| self.client.take());
-        // If this condition is false, the client has not been answered yet, and its request is still needed.
+        // Otherwise the client has not been answered yet, and its request is still needed.
         if let Some(client) = client.filter(|_| done.response_started || done.failure.is_none()) {
             let conn = client.conn;
             conn.received.consume(client.length);
@@ -188,7 +189,7 @@ impl<S: Io> AsyncWrite for CopyClient<'_, S> {
 impl<S: Io> Io for CopyClient<'_, S> {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(client) = self.client() else { return Poll::Pending };
-        // If the client has only closed its connection, the relay notices it.
+        // If the client has closed its connection, the relay notices that itself.
         if let Poll::Ready(Failure { cause: Cause::Broken(error), .. }) = client.conn.poll_gone(cx)
         {
             return Poll::Ready(Err(error));

@@ -3,8 +3,8 @@
 //! A FIN does not show whether the client has closed its socket: a client that only shuts down its sending direction
 //! sends the same FIN. If it closes its socket later, nothing is sent, and the proxy must query the kernel
 //! ([`Io::presence`](crate::Io::presence)). Even the socket of a client that closes at once may seem open when its FIN
-//! arrives, because the kernel sends the FIN before it orphans the socket. And no FIN is read while the server does not
-//! accept the client's upload, or while the buffer of the client's connection is full.
+//! arrives, because the kernel sends the FIN before it orphans the socket. So the query is repeated. And no FIN is read
+//! at all while the server does not accept the client's upload, or while the buffer of the client's connection is full.
 #![expect(clippy::arithmetic_side_effects, reason = "bounded waits after the present time")]
 
 use std::task::{Context, Poll, ready};
@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 
-/// The wait after the first check. Each further wait is an eighth longer, up to [`SILENCE`]. So the proxy notices that
-/// a client has left within this time, or within an eighth of the time since the first check, and makes few checks of a
-/// client that stays.
+/// The wait after the first check. Each further wait is an eighth longer, up to [`SILENCE`]. So a departure is noticed
+/// within this time, or within an eighth of the time since the first check if that is longer, but always within
+/// [`SILENCE`]. A client that stays costs few checks.
 const FIRST_WAIT: Duration = Duration::from_millis(75);
 
 /// The waits between checks.
@@ -35,30 +35,33 @@ impl GrowingWait {
 /// The checks whether the client of one connection has left.
 #[derive(Debug, Default)]
 pub(crate) struct DepartureChecks {
-    /// Whether the kernel cannot say for this connection whether the client has left.
+    /// Whether a check has returned [`Presence::Unknown`], for example because the client is on another machine.
+    /// Further checks would return the same.
     is_unknown: bool,
     wait: GrowingWait,
     /// The time of the next check; `None` before the first check.
     next: Option<Instant>,
-    /// The time of the next check while the client is not read, and the wait before that check.
+    /// The time of the next check while the proxy does not read from the client, and the wait before that check.
     unread: Option<(Instant, GrowingWait)>,
     alarm: Alarm,
 }
 
 impl DepartureChecks {
-    /// Whether an earlier check has shown that checks are useless.
+    /// Whether an earlier check has shown that the kernel cannot tell whether this client has left.
     pub(crate) fn is_unknown(&self) -> bool {
         self.is_unknown
     }
 
-    /// Checks now, unless checks are known to be useless.
+    /// Checks now, unless the kernel cannot tell ([`Self::is_unknown`]). Returns true only if the client has certainly
+    /// left.
     pub(crate) fn has_left(&mut self, presence: impl FnOnce() -> Presence) -> bool {
         let presence = if self.is_unknown { Presence::Unknown } else { presence() };
         self.is_unknown = presence == Presence::Unknown;
         presence == Presence::Left
     }
 
-    /// Ready once the client has closed its socket. The first call checks at once.
+    /// Ready once the client has closed its socket. The first call checks at once. Never ready if the kernel cannot
+    /// tell.
     pub(crate) fn poll_left(
         &mut self,
         presence: impl Fn() -> Presence,
@@ -78,9 +81,10 @@ impl DepartureChecks {
         }
     }
 
-    /// Like `poll_left`, for the time while the client is not read, so that neither a FIN nor a reset is noticed. There
-    /// is no sign that the client has left, so the first check comes after a wait. The client may also have reset the
-    /// connection, which the kernel can say even if it cannot say whether the client has left.
+    /// Like [`Self::poll_left`], for the time while the proxy does not read from the client, so that it notices neither
+    /// a FIN nor a reset. Nothing suggests that the client has left, so the first check comes after a wait. The checks
+    /// go on even if the kernel cannot tell whether the client has closed its socket, because a connection that the
+    /// client has reset is still recognised.
     pub(crate) fn poll_left_unread(
         &mut self,
         presence: impl Fn() -> Presence,
@@ -99,7 +103,8 @@ impl DepartureChecks {
         }
     }
 
-    /// Must be called when the client is read again.
+    /// Must be called when the proxy reads from the client again. The next checks without reads begin with the shortest
+    /// wait.
     pub(crate) fn reads_again(&mut self) {
         self.unread = None;
     }

@@ -117,8 +117,8 @@ pub struct Edits<'a> {
     pub trace: Option<&'a TraceLine>,
     /// A target that replaces the request's. It must not contain spaces or control characters.
     pub target: Option<&'a [u8]>,
-    /// Whether to keep the mesh's own headers (`leno-*`), which are otherwise removed. Only for a response that a proxy
-    /// with a proven identity has sent.
+    /// Whether to keep the mesh's own headers (`leno-*`), which are otherwise removed. Only for a response from a proxy
+    /// of the mesh, whose identity was checked.
     pub keep_mesh: bool,
     /// Whether to remove the headers that tell an application who its client is (`x-forwarded-client-cert`,
     /// `l5d-client-id`), because the client has written them itself.
@@ -154,6 +154,7 @@ impl Edits<'_> {
 pub(crate) enum Piece<'a> {
     /// Received bytes, as a range counted from the message's start.
     Received(u16, u16),
+    /// New bytes in place of received ones, or in addition to them.
     Given(&'a [u8]),
 }
 
@@ -235,6 +236,7 @@ struct Hop<'m> {
     meaning: &'m Meaning,
     /// The `Connection` line in place of the received ones.
     line: Option<&'static [u8]>,
+    /// Whether the received `Connection` lines stay as they are.
     keep_lines: bool,
     keep_upgrade: bool,
     keep_framing: bool,
@@ -270,7 +272,7 @@ impl<'m> Hop<'m> {
         Self { keep_framing: !unframed, ..self }
     }
 
-    /// Keeps those headers that only the mesh may set if `edits` say so.
+    /// Applies what `edits` decide about the headers that only the mesh may set.
     fn with_reserved(self, edits: &Edits<'_>) -> Self {
         Self { keep_mesh: edits.keep_mesh, keep_identity: !edits.remove_identity, ..self }
     }

@@ -1,10 +1,13 @@
-//! One request and its response, relayed between two connections in both directions at once.
+//! Relays one request and its response between two connections, in both directions at once.
 //!
 //! ```text
-//!             HTTP/1 server   HTTP/2 server
-//! HTTP/1      h1_to_h1        h1_to_h2        one machine: relay, with an end for each side (client, server)
-//! HTTP/2      h2_to_h1        h2_to_h2        the last links two streams, and has a machine of its own
+//!                 HTTP/1 server   HTTP/2 server
+//! HTTP/1 client   h1_to_h1        h1_to_h2
+//! HTTP/2 client   h2_to_h1        h2_to_h2
 //! ```
+//! Three of them share the state machine of [`relay`], with a part for the client's end ([`client`]) and one for the
+//! server's ([`server`]). `h2_to_h2` has a state machine of its own, because it links the two streams once a response
+//! begins: the two connections then pass the frames on directly.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "counts of bytes and of events, and bounded waits after the present time"
@@ -49,7 +52,7 @@ pub struct Order<'a, J = ()> {
     pub request: Edits<'a>,
     /// Changes to the final response's head.
     pub response: Edits<'a>,
-    /// When the exchange must end.
+    /// When the exchange fails with [`Cause::Deadline`].
     pub deadline: Option<Instant>,
     /// When a response must have begun. If it has not, the request can be sent to another server, provided that it is
     /// still held completely.
@@ -62,12 +65,12 @@ pub struct Order<'a, J = ()> {
     /// that header. The other proxy's report about a truncated response, and the way in which it ends its connection,
     /// are trusted.
     pub mesh: bool,
-    /// Whether a CONNECT is relayed. Otherwise it is refused.
+    /// Whether a CONNECT is relayed. Otherwise it is refused with 501.
     pub connect: bool,
     /// How long the exchange may last once another protocol has taken over. It replaces `deadline`.
     pub upgraded_for: Option<Duration>,
-    /// Where to copy the beginnings of the bodies. Nothing is copied between two HTTP/2 connections, because their
-    /// streams are linked.
+    /// Where to copy the beginnings of the bodies, if an operator watches the request (a tap). Nothing is copied
+    /// between two HTTP/2 connections, because their streams are linked.
     pub copies: Option<BodyCopies>,
     /// Limits for both sides.
     pub limits: &'a Limits,
@@ -114,8 +117,8 @@ impl<'a, J> Order<'a, J> {
 }
 
 impl<J: Judge> Order<'_, J> {
-    /// Passes a final response to the judge. `replayable` says that the request is still held completely, and that no
-    /// part of a response was forwarded.
+    /// Passes a final response to the judge, and fails if the judge refuses it. `replayable` says that the request is
+    /// still held completely, and that no part of a response was forwarded.
     fn examine(&mut self, response: ResponseView<'_>, replayable: bool) -> Result<(), Failure> {
         match self.judge.judge(response, replayable) {
             Judgement::Forward => Ok(()),
@@ -158,7 +161,7 @@ impl<J> Order<'_, J> {
         self.copies.as_ref().map(|copies| Arc::clone(&copies.response))
     }
 
-    /// When the exchange must end, or when a response must have begun. `silent` says that no response has begun.
+    /// The earlier of `deadline` and [`Self::response_by`], which applies only while no response has begun (`silent`).
     fn ends_at(&self, deadline: Option<Instant>, silent: bool) -> Option<Instant> {
         let response_by = self.response_by.filter(|_| silent);
         [deadline, response_by].into_iter().flatten().min()
@@ -172,7 +175,8 @@ impl<J> Order<'_, J> {
         self.deadline
     }
 
-    /// Whether the wait that has ended at `until` was a wait for the beginning of a response.
+    /// Whether `until`, the time limit that has passed, is the one for the beginning of a response. If it equals
+    /// `deadline`, it counts as the deadline.
     fn is_late(&self, until: Instant, deadline: Option<Instant>, silent: bool) -> bool {
         silent && self.response_by == Some(until) && deadline != Some(until)
     }
@@ -186,7 +190,8 @@ pub trait Judge {
 
     /// Ready once the request is no longer permitted. The exchange then fails with
     /// [`Cause::Revoked`](crate::Cause::Revoked). It is polled whenever the exchange has to wait. `head` returns the
-    /// request's head if the exchange still holds it; an HTTP/1 head is dropped when its body is passed on.
+    /// request's head if the client speaks HTTP/2. For an HTTP/1 client it returns `None`, because the bytes of the
+    /// head are dropped when the body is passed on.
     fn poll_revoked<'v>(
         &mut self,
         _head: impl FnOnce() -> Option<RequestView<'v>>,
@@ -221,7 +226,7 @@ impl<F: FnMut(ResponseView<'_>, bool) -> Judgement> Judge for F {
 /// The result of an exchange.
 #[derive(Debug)]
 pub struct Exchange {
-    /// The status of the final response, or 101, once its head has arrived.
+    /// The status of the final response, or 101, once its head has arrived and the judge has accepted it.
     pub status: Option<u16>,
     /// When the exchange began.
     pub started: Instant,

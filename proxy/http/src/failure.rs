@@ -18,7 +18,7 @@ pub enum Party {
     Client,
     /// The server broke the protocol, or its connection ended.
     Server,
-    /// The proxy reached one of its limits.
+    /// The proxy has ended the exchange: a limit was reached, or the request is no longer permitted.
     Us,
 }
 
@@ -136,8 +136,8 @@ pub struct Failure {
     /// What failed.
     #[source]
     pub cause: Cause,
-    /// No response was received, or none that is HTTP, and all of the request that was received is still held. So the
-    /// request can be retried on another connection if the method is idempotent, or if the server has certainly not
+    /// All of the request that was received is still held, and no part of a final response was forwarded. So the
+    /// request can be sent again on another connection if the method is idempotent, or if the server has certainly not
     /// acted on it.
     pub retryable: bool,
     /// The server has certainly not acted on the request. If the failure is also `retryable`, the request may be sent

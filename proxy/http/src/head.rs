@@ -114,7 +114,7 @@ pub(crate) enum Known {
     Identity,
     Http2Settings,
     KeepAlive,
-    /// A header of the mesh.
+    /// One of the mesh's own headers (`leno-*`).
     Mesh,
     ProxyConnection,
     Te,

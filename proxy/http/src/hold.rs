@@ -14,8 +14,8 @@ use crate::conn::Conn;
 use crate::failure::{Cause, Failure, Party};
 use crate::head::{RequestHead, Version};
 
-/// How many bytes of an HTTP/1 request, including framing, are read in advance for its body. This is less than the
-/// largest buffer.
+/// How many bytes of an HTTP/1 request, including head and framing, are read in advance for its body. This is less than
+/// the largest buffer.
 const MAX_AHEAD: usize = 128 * 1024;
 
 /// The interim response for a client that waits for it before it sends a body (RFC 9110 section 10.1.1).
@@ -32,7 +32,8 @@ pub struct HeldBody {
 
 impl<S: Io> Conn<S> {
     /// Waits until all of `request` has been received. Returns its bytes, including framing; `None` if it is longer
-    /// than `limit` or does not end. Nothing is removed: the relay still finds all bytes that were read.
+    /// than `limit`, if it does not end, or if the client waits for a 100 (Continue) before it sends the body. Nothing
+    /// is removed: the relay still finds all bytes that were read.
     pub async fn hold(&mut self, request: &RequestHead, limit: usize) -> Option<&[u8]> {
         let length = loop {
             if let Some(length) = self.whole_request(request) {
@@ -51,8 +52,9 @@ impl<S: Io> Conn<S> {
         self.received.bytes().get(..length)
     }
 
-    /// Waits until the body of `request` has been received, or more than `limit` bytes of it. Nothing is removed: the
-    /// relay still finds all bytes that were read. The wait has no time limit.
+    /// Waits until the body of `request` has been received, or more than `limit` bytes of it, or [`MAX_AHEAD`] bytes of
+    /// the request. Sends a 100 (Continue) if the client waits for one. Nothing is removed: the relay still finds all
+    /// bytes that were read. The wait has no time limit.
     ///
     /// # Errors
     /// The client has left, or its body cannot be read.

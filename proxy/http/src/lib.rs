@@ -1,9 +1,10 @@
 //! The HTTP engine of the data plane: heads are parsed once in place and forwarded with edits, or translated to the
 //! other version of HTTP; bodies are passed on as they arrive.
 //!
-//! A worker reads a request from a client's [`Conn`], decides from its [`RequestView`] where to send it, and passes
-//! both connections to [`exchange`]. That relays the request and the response at the same time, and reports the result
-//! and whether each connection can be used again.
+//! A worker (one of the proxy's threads, each with connections of its own) reads a request from a client's [`Conn`],
+//! decides from its [`RequestView`] where to send it, and passes the connections of client and server to [`exchange`].
+//! That function relays the request and the response at the same time. The [`Exchange`] that it returns has the result,
+//! and says whether each connection can be used again.
 //!
 //! ```text
 //!            read_request                     exchange
@@ -19,9 +20,9 @@
 //! [`Io`]. It holds both sides strictly to RFC 9112: bytes that two parsers could interpret differently are refused,
 //! and no byte after the end of a message is sent with it.
 //!
-//! An idle connection holds no buffer. A busy one holds a pooled buffer for each direction, and an exchange in steady
-//! state needs four system calls for data and no allocation. Read first: [`Conn`], [`exchange`], and [`BodyWalker`],
-//! whose events are also used for HTTP/2.
+//! An idle connection holds no buffer. A busy one holds a pooled buffer for each direction. In steady state an exchange
+//! needs four system calls for data and no allocation. Read first: [`Conn`], [`exchange`], and [`BodyWalker`], which
+//! finds the end of an HTTP/1 body and whose events are translated to HTTP/2.
 
 #![cfg_attr(
     not(test),

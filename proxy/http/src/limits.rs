@@ -23,8 +23,8 @@ pub struct Limits {
     pub idle: Duration,
     /// How long a head may take from its first byte to its last (a defence against "slow loris" clients).
     pub head: Duration,
-    /// How long an exchange may last without a byte in either direction. It ends after one to two times this duration,
-    /// which is as long as `idle`, for the sake of long polls.
+    /// How long an exchange may last without a byte in either direction. It ends after one to two times this duration.
+    /// The default is as long as that of `idle`, for the sake of long polls.
     pub stall: Duration,
     /// How long an exchange may last without a byte in either direction while the response has not begun. It only
     /// matters if it is less than `stall`. A server that hangs never begins to respond, whereas a download that pauses
@@ -37,8 +37,8 @@ pub struct Limits {
     /// buffers.
     pub write_stall: Duration,
     /// How long to wait for the rest of a request whose response is complete, counted from the last byte that the
-    /// server accepted; and how long to wait until the client closes its side after the proxy. A reset in that time
-    /// could destroy the response.
+    /// server accepted. Also, how long to wait until the client closes its side after the proxy has closed its own: a
+    /// reset in that time could destroy the response.
     pub linger: Duration,
     /// How many bytes are read and discarded during this wait before a close.
     pub linger_bytes: usize,

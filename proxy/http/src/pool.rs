@@ -10,8 +10,7 @@ use std::cell::{Cell, RefCell};
 use leno_transport::budget;
 
 /// The sizes of buffers. The smallest is one page and holds a usual head with a small body. The third holds the largest
-/// head. The largest is as much as one read of a bulk stream can use before it no longer fits into the processor's
-/// cache.
+/// head. The largest is for bulk streams: the bytes of a still larger read would not fit into the processor's cache.
 const SIZES: [usize; 4] = [4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
 
 /// How many free buffers of each size are kept: at most 0.5 MiB of a size, and 2 MiB in a worker. Further buffers are

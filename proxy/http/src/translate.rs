@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use crate::edit::{Edits, ends_at_hop, named};
 use crate::head::{Header, Headers, Known, Meaning, Transfer, tokens};
 
-/// A name, which usually needs no allocation.
+/// Space for a header's name in lower case, usually without an allocation.
 type Name = SmallVec<[u8; 64]>;
 
 /// Appends those header lines of an HTTP/1 head that are not for one hop only, as fields. `edits` decide which of the

@@ -46,7 +46,7 @@ impl Writer {
         }
     }
 
-    /// Writes bytes, and returns the written bytes so that they can be changed. The result is empty if they do not fit.
+    /// Writes bytes, and returns them for changes in place. The result is empty if they do not fit.
     pub(crate) fn put_part(&mut self, bytes: &[u8]) -> &mut [u8] {
         self.put(bytes);
         let Rendered { buffer, length } = &mut self.out;

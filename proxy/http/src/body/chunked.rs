@@ -50,6 +50,7 @@ pub(super) struct Chunked {
     digits: u8,
     /// How many bytes of the current chunk are still to come.
     left: u64,
+    /// How many bytes of framing have exceeded what the data justifies; at most [`EXCESS_BYTES`].
     excess: u64,
     /// How many bytes of trailer lines were read so far.
     trailer_bytes: usize,

@@ -10,7 +10,7 @@ use crate::head::absolute;
 pub(crate) const INTERNAL: &[u8] = b"leno-h1";
 
 /// Whether a field with this name (in lower case) concerns one HTTP/1 connection only and is not permitted in HTTP/2
-/// (RFC 9113 section 8.2.2), or belongs to the mesh.
+/// (RFC 9113 section 8.2.2), or is the internal header [`INTERNAL`].
 pub(crate) fn ends_at_hop(name: &[u8]) -> bool {
     matches!(
         name,

@@ -12,18 +12,23 @@ use crate::departure::GrowingWait;
 use crate::failure::{Cause, Failure, Party};
 use crate::limits::Limits;
 
-/// All time limits of an exchange. In the methods, `moves` is a number that grows with every byte that moves. Comparing
-/// it is cheaper than reading the clock for every byte.
+/// All time limits of an exchange. In the methods, `moves` is [`Progress::moves`]. Comparing it is cheaper than reading
+/// the clock for every byte.
 #[derive(Debug)]
 pub(super) struct Bounds {
+    /// When the alarm checks whether nothing has moved for too long, and the `moves` at the last such check.
     stall_until: Instant,
     stall_moves: u64,
+    /// While bytes are ready for a side that does not read them: when that has lasted too long, and the `moves` when it
+    /// began.
     blocked: Option<(Instant, u64)>,
+    /// While only the rest of the request is awaited: when that wait ends, and the `moves` when it began.
     linger: Option<(Instant, u64)>,
+    /// The deadline with which [`Self::next`] was last called.
     deadline: Option<Instant>,
     /// When to check next whether a connection is lost, and the `moves` at the last check.
     silence: (Instant, u64),
-    /// The checks of the client while its upload is stuck.
+    /// The checks whether the client has left; `None` unless its upload is stuck.
     unread: Option<UnreadChecks>,
 }
 
@@ -39,7 +44,7 @@ struct UnreadChecks {
 /// The progress of an exchange that has to wait.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Progress {
-    /// Grows with every byte that moves.
+    /// Grows with every read and write.
     pub(super) moves: u64,
     /// The side that reads none of the bytes that are ready for it.
     pub(super) blocked: Option<Party>,
@@ -51,7 +56,8 @@ pub(super) struct Progress {
     pub(super) replayable: bool,
     /// Whether another protocol has taken over.
     pub(super) upgraded: bool,
-    /// Whether the client's upload is stuck, so that only a check shows that the client has left.
+    /// Whether the client's upload is stuck: the server accepts no bytes, so the proxy reads none, and only a query of
+    /// the kernel can show that the client has left.
     pub(super) unread: bool,
     /// When the exchange must end.
     pub(super) deadline: Option<Instant>,
@@ -61,8 +67,12 @@ pub(super) struct Progress {
 enum Reached {
     /// No limit: bytes have moved since the alarm was set.
     Nothing,
+    /// Nothing has moved for [`Limits::stall`], or a side has read none of the bytes that are ready for it for
+    /// [`Limits::write_stall`].
     Stall,
+    /// The wait for the rest of the request is over. This is not a failure.
     Linger,
+    /// The exchange's deadline, or the time at which a response must have begun.
     Deadline,
     /// Nothing has moved for a while: the machine at the other end may be lost, or the client may have left.
     Silence,
@@ -118,6 +128,7 @@ impl Bounds {
         }
     }
 
+    /// Keeps the checks of a client whose upload is stuck. They begin again when bytes have moved.
     fn follow_unread(&mut self, now: Progress) {
         match &self.unread {
             _ if !now.unread => self.unread = None,
@@ -150,8 +161,8 @@ impl Bounds {
         [blocked, linger, deadline, unread].into_iter().flatten().fold(first, Instant::min)
     }
 
-    /// To which limit `until` belongs. `sending` says that the rest of a request is still being sent, so that lingering
-    /// continues as long as bytes move. `silent` says that no response has begun.
+    /// To which limit the time `until` belongs, which has passed. `sending` says that the rest of a request is still
+    /// being sent, so that lingering continues as long as bytes move. `silent` says that no response has begun.
     fn reached(
         &mut self,
         until: Instant,

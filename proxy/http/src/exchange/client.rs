@@ -24,44 +24,48 @@ pub(super) trait ClientEnd {
     /// Whether the request opens a tunnel.
     fn is_connect(&self) -> bool;
 
-    /// Whether the response has no body, whatever its head says.
+    /// Whether the method is HEAD, so that the response has no body, whatever its head says.
     fn is_head(&self) -> bool;
 
-    /// Whether some of the body has arrived. `total` bytes of the request were passed on.
+    /// Whether some of the request's body has arrived. `total` is the [`Moved::total`](super::passage::Moved::total) of
+    /// the request.
     fn has_begun(&self, total: u64) -> bool;
 
-    /// When the exchange must end because of a deadline that the client has set.
+    /// The deadline that the client itself has set (`grpc-timeout`).
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// The request's head, if it is still held.
+    /// The request's head. `None` for an HTTP/1 client, whose head is dropped when its body is passed on.
     fn view(&self) -> Option<RequestView<'_>> {
         None
     }
 
-    /// Whether the whole request is still held. For HTTP/1 it is, unless parts of it were dropped when they were passed
-    /// on.
+    /// Whether this end still holds the whole request. Always true for HTTP/1: there, the passage of the request says
+    /// whether bytes were dropped ([`Moved::used`](super::passage::Moved::used)).
     fn is_replayable(&self) -> bool {
         true
     }
 
-    /// Called when a response was accepted and goes to this client.
+    /// Called when the judge has accepted a response for this client. If the request is one of several copies, this
+    /// copy takes the client's stream.
     fn claim(&mut self) {}
 
     /// Called when the response is being forwarded, so that there will be no retry.
     fn stop_holding(&mut self) {}
 
-    /// Fails if the client has left. While a response is awaited or in progress, further requests of the client are
-    /// read as far as there is room.
+    /// Fails if the client is known to have left. From an HTTP/1 client whose request is complete (`up`), this reads
+    /// what the client sends next, as far as there is room. The stream of an HTTP/2 client is checked until the
+    /// response is complete (`down`).
     fn watch(&mut self, up: Up, down: Down, cx: &mut Context<'_>) -> Result<(), Failure>;
 
-    /// Fails if the client has left and no read shows this. `sending` says that the request is incomplete.
+    /// Fails if the kernel reports that the client has left, which reads may not show. `sending` says that the request
+    /// is incomplete.
     fn check_left(&mut self, _sending: bool) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Whether [`Self::check_left`] may fail.
+    /// Whether [`Self::check_left`] can find out that the client has left.
     fn can_tell_departure(&self) -> bool {
         false
     }
@@ -81,12 +85,14 @@ pub(super) trait ClientEnd {
         Poll::Ready(())
     }
 
-    /// The number of bytes in the request. `total` bytes of it were passed on.
+    /// The size of the request ([`Exchange::request_bytes`]). `total` is the
+    /// [`Moved::total`](super::passage::Moved::total) of the request.
     fn request_bytes(&mut self, total: u64) -> u64 {
         total
     }
 
-    /// Called when the exchange has failed. `used` says that bytes of the request were dropped.
+    /// Called when the exchange has failed. `used` says that bytes of the request were dropped, so that it cannot be
+    /// sent again.
     fn fail(&mut self, _used: bool) {}
 
     /// Called when the exchange is over. `request_over` says that all of the request was read, and `keep` that the
@@ -214,10 +220,11 @@ impl<C: Io> ClientEnd for FromConn<'_, C> {
 /// A client that speaks HTTP/2.
 pub(super) struct FromCall<'r> {
     pub(super) call: &'r mut Call,
-    /// How many of the held pieces of the body were read.
+    /// How many of the pieces of the body that the call holds for a retry were read by this attempt.
     held_at: usize,
     /// Whether the request asks for another protocol, or is a CONNECT.
     pub(super) upgrade: bool,
+    /// The key that was generated for the HTTP/1 server, because the client of an extended CONNECT need not send one.
     pub(super) websocket_key: Option<[u8; websocket::KEY_BYTES]>,
 }
 

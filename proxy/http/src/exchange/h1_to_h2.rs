@@ -75,7 +75,7 @@ impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
         let opened = self.server.client.open(&head, is_whole && !upgrade);
         self.server.stream = Some(opened.map_err(|error| not_opened(error, true))?);
         if is_whole {
-            // After an upgrade, the request's direction continues.
+            // If another protocol takes over, `Relay::upgrade` sets this direction to `Sending` again.
             self.up = Up::Done;
         }
         Ok(())
@@ -138,7 +138,8 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         }
         let Some(server) = &mut self.server.stream else { return Ok(()) };
         if self.server.protocol.take().is_some() || self.client.request.is_connect {
-            // The upgrade was not granted, so the request is over.
+            // The server has not granted the other protocol or the tunnel, so nothing more is sent in the request's
+            // direction.
             server.send_data(Piece::default(), true);
         }
         to.empty = server.is_ended_without_rest();
@@ -153,8 +154,9 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         Ok(())
     }
 
-    /// Whether the response grants another protocol. A proxy of the mesh reports this. For other servers, every success
-    /// means that the protocol is granted (RFC 8441 section 5).
+    /// Whether the response lets another protocol take over. A proxy of the mesh states this in its internal header,
+    /// and has not granted the protocol without that header. From other servers, every success grants it (RFC 8441
+    /// section 5).
     fn is_switch(&self, to: ToH1<'_>) -> bool {
         let said = to.carried.and_then(Carried::parse).map(|carried| carried.switched);
         let success = (200..300).contains(&to.status);

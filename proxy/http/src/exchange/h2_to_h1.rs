@@ -90,7 +90,8 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
                 expected.as_ref().map(|accept| &accept[..]) != given
             })
         } else {
-            // Otherwise the client would believe that the other protocol was granted.
+            // An HTTP/2 client takes a 2xx for consent (RFC 8441 section 5). A proxy of the mesh (`carried`) can tell
+            // the difference.
             let is_taken = self.client.upgrade && self.client.call.carried().is_none();
             is_taken && (200..300).contains(&status)
         };

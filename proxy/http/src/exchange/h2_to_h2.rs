@@ -84,28 +84,29 @@ async fn settle(
     .await
 }
 
-/// The request's direction: `Sending ──(END_STREAM)──► Done`. Once the response has begun, the link
-/// relays the rest.
+/// The request's direction: `Sending ──(END_STREAM)──► Done`. Once the streams are linked ([`Down::Linked`]), the
+/// connections relay the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Up {
     Sending,
     Done,
 }
 
-/// The response's direction.
+/// The response's direction. An interim head is forwarded in the state `Head`.
 ///
 /// ```text
-/// Head ──(final)──► Linked ──────────────────────────► over
-///   └──(final, and all of a short body is here)──► Body ──► Flushing ──► over
+/// Head ──(final)─────────────────────────► Linked ──► over
+///  ├──(final, and the rest has arrived)──► Body ──► Flushing ──► over
+///  └──(final, without anything after it)──────────► Flushing
 /// ```
 #[derive(Debug)]
 enum Down {
     Head,
-    /// This task passes on the body, which has arrived completely.
+    /// This task passes on the rest, because it has arrived completely, or because the server has reset the stream.
     Body,
     /// The whole response is in the queue of the client's stream.
     Flushing,
-    /// The two connections relay the body without this task.
+    /// Each of the two connections passes the frames of its stream directly to the other, without this task.
     Linked(Link),
 }
 
@@ -265,8 +266,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             self.deadline = self.order.upgraded();
         }
         if self.call.carried().is_some() {
-            // The client speaks HTTP/1 to its own proxy, and that proxy needs to know the details of the server's
-            // response.
+            // The client is a proxy whose own client speaks HTTP/1, so it needs the details of the server's response.
             match said.filter(|_| self.order.mesh) {
                 Some(said) => head.push(INTERNAL, &said),
                 None if switched && !self.order.mesh => head.push(INTERNAL, SWITCHED),
@@ -290,7 +290,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         if end {
             self.down = Down::Flushing;
         } else if server.reset_reason().is_some() || self.up == Up::Done && server.is_ended() {
-            // The rest of the response has arrived, too.
+            // The rest of the response has arrived, too, or the server has reset the stream.
             self.down = Down::Body;
         } else {
             if grpc::has_grpc(&head) {
@@ -302,7 +302,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     }
 
     /// Queues those held pieces of the request that were not sent. The connections relay everything after them. The
-    /// queue is limited, because the pieces were within the limit for held bytes.
+    /// queue stays short, because no more is held than the limit for held bytes.
     fn send_held(&mut self) {
         self.call.stop_holding(&mut self.held_at);
         let (Up::Sending, Some(server)) = (self.up, &mut self.to_server) else { return };
@@ -327,6 +327,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         self.up = Up::Done;
     }
 
+    /// Lets the connections relay the rest.
     fn link(&mut self) {
         if let (Some(client), Some(server)) = (self.call.take_stream(), self.to_server.take()) {
             self.down = Down::Linked(link(client, server));
@@ -365,8 +366,8 @@ impl<J: Judge> Relay<'_, '_, J> {
         Ok(Poll::Ready(()))
     }
 
-    /// Limits the wait for a response to begin. The connections limit later stalls, unless
-    /// [`Limits::stall_streams`](crate::Limits::stall_streams) is set.
+    /// Applies the deadline, and limits the wait for a response to begin. Once it has begun, the connections themselves
+    /// limit stalls; this task does so only if [`Limits::stall_streams`](crate::Limits::stall_streams) is set.
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.status.is_none();
         let blocked = (silent && self.blocked).then_some(Party::Server);

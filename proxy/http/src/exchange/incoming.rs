@@ -10,12 +10,13 @@ use crate::failure::Cause;
 use crate::received::Received;
 use crate::translate::trailers;
 
-/// The position in the body, and its trailers so far.
+/// How far a body was passed on, and the trailers that have arrived so far.
 #[derive(Debug)]
 pub(super) struct Incoming {
     walker: BodyWalker,
     trailers: Vec<u8>,
-    /// How many received bytes belong to the message and were passed on.
+    /// How many bytes at the start of the received bytes are done with, because they were passed on or belong to the
+    /// head.
     at: usize,
     /// Whether the stream accepts no more bytes for now.
     is_stuck: bool,
@@ -23,7 +24,8 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// For a message whose head has `head` bytes, of which the first `held` are still in the received bytes.
+    /// For a message whose head has `head` bytes. `held` is how many of them are still at the start of the received
+    /// bytes: all, or 0 if they were consumed.
     pub(super) fn new(head: usize, held: usize, walker: BodyWalker) -> Self {
         Self { walker, trailers: Vec::new(), at: held, is_stuck: false, moved: Moved::new(head) }
     }
@@ -61,7 +63,8 @@ impl Incoming {
             goes_on = event.is_some();
             let ended = self.walker.is_done();
             match event {
-                // Trailers may follow chunks, so the end is sent separately.
+                // With a known length, the last content also ends the stream. Chunks may be followed by trailers, so
+                // there the end of the stream comes with `Event::End`.
                 Some(Event::Data(at)) => {
                     to.send_data(Piece::copied(bytes.get(at).unwrap_or_default()), ended)
                 }
@@ -119,7 +122,8 @@ impl<F: OnConn, T: OnStream> Passage<F, T> for Incoming {
         }
     }
 
-    /// Bytes wait in the stream, which has limits of its own.
+    /// The bytes wait in the queue of the stream, and the HTTP/2 connection limits how long a peer may leave them
+    /// there.
     fn is_blocked(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What the end of a stream means for an exchange.
+//! Failures of exchanges: which side is blamed, for which cause, and whether a retry is possible.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -29,7 +29,7 @@ pub(super) fn check_client(call: &mut Call, cx: &mut Context<'_>) -> Result<(), 
 
 /// The failure of an exchange whose client's stream ended early.
 pub(super) fn client_reset(reset: Reset) -> Failure {
-    // The server did not read the bytes of the request for too long.
+    // The proxy has reset the stream, because the server did not read the bytes of the request for too long.
     if reset.is_stall() {
         return Failure::new(Party::Server, Cause::Stalled);
     }
@@ -48,7 +48,7 @@ pub(super) fn client_failure(cause: Cause) -> Failure {
 /// received and that the request is still held. `is_mesh` says that the server is a proxy of the mesh, whose reports
 /// are trusted.
 pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Failure {
-    // The client did not read the bytes of the response for too long.
+    // The proxy has reset the stream, because the client did not read the bytes of the response for too long.
     if reset.is_stall() {
         return Failure::new(Party::Client, Cause::Stalled);
     }

@@ -34,6 +34,7 @@ const SIZE_LINE: usize = 18;
 /// A batch of bytes that is written at once: `head size-line pieces tail`, each of which may be empty.
 #[derive(Debug)]
 pub(super) struct Outgoing {
+    /// How the message is framed. A length is what is still to come.
     framing: Framing,
     head: Rendered,
     size_line: [u8; SIZE_LINE],
@@ -44,9 +45,11 @@ pub(super) struct Outgoing {
     content: usize,
     /// Whether the end of the message is in this batch or was in an earlier one.
     ended: bool,
+    /// Whether writing has begun, so that no more content can join the batch.
     sealed: bool,
     /// How many bytes of the batch were written.
     done: usize,
+    /// Whether written bytes may still be in a buffer of the connection.
     unflushed: bool,
     /// The copy of the content for a tap, if there is one.
     copy: Option<Arc<BodyCopy>>,
@@ -102,7 +105,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Called when the message is complete. Only chunks can be followed by trailers.
+    /// Called when the content is complete; fails if it is shorter than its length. Only chunks can be followed by
+    /// trailers.
     fn end(&mut self, trailers: Option<&Block>) -> Result<(), BodyError> {
         self.ended = true;
         match self.framing {

@@ -20,8 +20,8 @@ use crate::received::Received;
 
 /// One direction of an exchange: a message is read from `F` and written to `T`.
 pub(super) trait Passage<F, T> {
-    /// Passes on the bytes that have arrived. Ready when the whole message was written, or when the rest cannot be
-    /// written.
+    /// Passes on the bytes that have arrived. Ready when the whole message was written (or dropped), or with a [`Cut`]
+    /// if the rest cannot be passed on.
     fn poll_pass(
         &mut self,
         from: &mut F,
@@ -30,10 +30,10 @@ pub(super) trait Passage<F, T> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Cut>>;
 
-    /// Whether bytes are ready for the end that should read them.
+    /// Whether bytes wait to be written to `T`.
     fn is_blocked(&self) -> bool;
 
-    /// Whether reading has stopped, because the end to which the message is written accepts no bytes.
+    /// Whether reading from `F` has stopped because `T` accepts no bytes.
     fn is_stuck(&self) -> bool {
         self.is_blocked()
     }
@@ -51,6 +51,7 @@ pub(super) trait Passage<F, T> {
 /// How much of a message has moved.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
+    /// How many times bytes, or the end of a stream, were read.
     pub(super) reads: u64,
     /// How many bytes were written, if the passage writes them itself.
     pub(super) written: u64,
@@ -123,10 +124,10 @@ pub(super) trait OnStream {
     /// The trailers of the message.
     fn trailers(&self) -> Option<&Block>;
 
-    /// Gives the peer credit for written content, unless that was done when the content was read.
+    /// Returns flow-control credit for written content to the peer, unless that was done when the content was read.
     fn release(&mut self, _content: usize) {}
 
-    /// Ready once the stream was reset because its content was not read.
+    /// Ready once the proxy has reset the stream because it read too little of its content.
     fn poll_stalled(&mut self, _cx: &mut Context<'_>) -> Poll<Reset> {
         Poll::Pending
     }

@@ -21,18 +21,19 @@ use crate::now;
 /// The request's direction.
 ///
 /// ```text
-/// Sending ──(all sent)───────────────────► Done
-///    └─(server takes no more, or the client kept the body back)─► Broken
-///                                           └─(response over, client stays)─► Discarding ──► Done
+/// Sending ──(all sent)────────────────────────────────────────► Done
+///    │                                                            ▲
+///    └──(see Broken)──► Broken ──(response over, client stays)──► Discarding
 /// ```
-/// After an upgrade it is `Sending` again.
+/// After an upgrade it is `Sending` again, for the bytes of the other protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Up {
     Sending,
-    /// Sending failed, and the server may have responded with the reason. Or a final response arrived in place of a
-    /// 100, so that the client may or may not send the body.
+    /// The server accepts no more bytes, and its response may say why. Or a final response arrived in place of the 100
+    /// (Continue) that the client waits for, so it is unknown whether the client sends the body. Or the client has
+    /// reset its stream after the complete response.
     Broken,
-    /// The rest of the body is read and dropped, to find the next request.
+    /// The rest of the body is read and dropped, because the client's next request follows it.
     Discarding,
     Done,
 }
@@ -40,11 +41,13 @@ pub(super) enum Up {
 /// The response's direction.
 ///
 /// ```text
-/// ┌──(1xx forwarded)──┐
+/// ┌──(written)────────┐
 /// ▼                   │
 /// Head ──(1xx)──► Interim
-///  └──(final)──► Body ──► Done
+///  ├──(final, 101, or success of a CONNECT)──► Body ──► Done
+///  └──(final without a body, to an HTTP/2 client)────────► Done
 /// ```
+/// An interim response to an HTTP/2 client is queued at once, so the state stays `Head`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Down {
     Head,
@@ -53,8 +56,8 @@ pub(super) enum Down {
     Done,
 }
 
-/// How far the proxy has passed on a half-close, in which one side ends its sending direction: not begun, still to be
-/// passed on to the other side, or passed on.
+/// How far the proxy has passed on a half-close, in which one side ends its sending direction: not begun, to be passed
+/// on to the other side as soon as possible, or passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HalfClose {
     Open,
@@ -67,6 +70,7 @@ enum AfterResponse {
     Over,
     /// The request's direction must be polled again at once.
     Again,
+    /// The rest of the request, or the end of an upgraded connection, must still be passed on.
     Wait,
 }
 
@@ -81,11 +85,16 @@ pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
     pub(super) down: Down,
     /// Whether the client waits for a 100 before it sends the body, and no 100 has been forwarded.
     pub(super) awaits_continue: bool,
-    /// Whether the client was told that its connection stays open, so that its next request follows this one.
+    /// Whether the response tells the client that its connection stays open. Its next request then follows this one.
     pub(super) keep_client: bool,
+    /// Whether the request's direction was ended towards the server: after an upgrade, or because the client has ended
+    /// its own.
     pub(super) end_to_server: HalfClose,
     end_to_client: HalfClose,
+    /// Why the server accepts no more of the request. If the response then fails as well, this is reported as the
+    /// cause.
     write_error: Option<Cause>,
+    /// The earlier of the order's and the client's deadline; after an upgrade, when the other protocol must end.
     deadline: Option<Instant>,
     bounds: Bounds,
     /// The number of reads of heads, plus the moves of passages that no longer exist.
@@ -338,7 +347,7 @@ where
         exchange
     }
 
-    /// A number that grows with everything that moves.
+    /// A number that grows with every read and write.
     fn moves(&self) -> u64 {
         self.moves + self.request.moved().moves() + self.response.moved().moves()
     }
@@ -355,13 +364,14 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
         self.is_replayable() && !self.exchange.response_started
     }
 
-    /// The failure for a head or a body from the server that is incomplete or malformed.
+    /// The failure of a server whose connection or stream ended before the response did, or whose body is malformed.
     pub(super) fn server_failure(&mut self, cause: Cause) -> Failure {
         let retryable = self.exchange.first_byte.is_none() && self.is_replayable();
         match cause {
             Cause::Reset(reset) => server_reset(reset, retryable, self.order.mesh),
             Cause::Body(_) => Failure::new(Party::Server, cause),
-            // If an earlier write failed, that is the cause.
+            // The first of these is the cause: a report of the server's proxy, the error of an earlier write, `cause`
+            // itself.
             _ => {
                 // A proxy of the mesh ends a connection properly only between two requests. If it has read a part of a
                 // request, it answers the request or resets the connection.
@@ -376,7 +386,7 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
     }
 
     /// Called when a final response has arrived. Returns whether the client held the body back for a 100 that did not
-    /// come. The client may or may not send the body now.
+    /// come. It is then unknown whether the client still sends the body.
     pub(super) fn is_withheld(&mut self) -> bool {
         let withheld = self.awaits_continue && !self.client.has_begun(self.request.moved().total);
         if withheld {

@@ -12,12 +12,15 @@ use crate::failure::{Cause, Failure, Party};
 use crate::head::{Framing, ResponseHead};
 use crate::now;
 
-/// How the heads from an HTTP/1 server are forwarded. The bytes that were received from the server begin with `head`.
+/// Forwards the heads of an HTTP/1 server's responses; implemented for each version of the client. When a method is
+/// called, `self.server.head` is parsed, and its bytes are still at the start of the bytes received from the server.
 pub(super) trait Http1Heads {
     /// Whether a 101 names a protocol that the request asks for.
     fn is_granted(&self) -> bool;
 
-    /// Fails if the response does not answer the request's wish for an upgrade.
+    /// Fails if the server has ignored the requested upgrade in a way that the client would mistake for consent: a 101
+    /// with a wrong `sec-websocket-accept`, or a 2xx to an HTTP/2 client. By default there is nothing to check. Not
+    /// called for the success of a CONNECT.
     fn check_answer(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -25,8 +28,9 @@ pub(super) trait Http1Heads {
     /// Forwards an interim response other than 101.
     fn forward_interim(&mut self) -> Result<(), Failure>;
 
-    /// Forwards a final response whose body has this framing. `withheld` says that the client may or may not send the
-    /// body of its request.
+    /// Forwards a final response whose body has this framing. `withheld` says that the client waited for a 100
+    /// (Continue) that did not come. It is unknown whether it still sends its body, so the connection of an HTTP/1
+    /// client cannot be used again.
     fn forward_final(&mut self, framing: Framing, withheld: bool) -> Result<(), Failure>;
 
     /// Forwards a 101 or the success of a CONNECT, and begins to relay the bytes after it.
@@ -70,7 +74,8 @@ where
         self.server.head.parse(bytes, self.order.limits).map_err(refused)
     }
 
-    /// Decides how to treat a head, and does it.
+    /// Handles a parsed head: forwards an interim response, begins a final one, or lets another protocol or a tunnel
+    /// take over.
     fn take_head(&mut self) -> Result<(), Failure> {
         let status = self.server.head.status();
         if status != 101 && self.server.head.is_interim() {
@@ -101,7 +106,9 @@ where
         self.forward_final(framing, withheld)
     }
 
-    /// Passes a final response to the judge. Fails if the response does not belong to this request.
+    /// Fails if the response is a 408 that the server sent to an idle connection before it saw the request, or if the
+    /// order's [`Judge`] refuses the response. The request may then be sent to another server if it is still held
+    /// completely.
     fn judge_final(&mut self, is_tunnel: bool) -> Result<(), Failure> {
         let replayable = self.may_try_again();
         if !is_tunnel {

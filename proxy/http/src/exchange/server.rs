@@ -25,8 +25,8 @@ pub(super) trait ServerEnd {
         false
     }
 
-    /// Why the server, if it is another proxy, has cut its connection, as far as it reported that. For a stream, the
-    /// reset contains the reason.
+    /// Why the proxy at the server's end has truncated the response, if it has reported that in its last TLS record.
+    /// For a stream, the code of the reset contains it.
     fn report(&self) -> Option<Report> {
         None
     }
@@ -45,8 +45,8 @@ pub(super) trait ServerEnd {
     /// not to blame.
     fn fail(&mut self, unused: bool, exchange: &mut Exchange);
 
-    /// Called when the exchange is over. `in_order` says that the server has received the whole request, and still
-    /// speaks HTTP.
+    /// Called when the exchange is over. `in_order` says that the server has received the whole request, that its
+    /// direction was not ended, and that no other protocol has taken over.
     fn conclude(&mut self, in_order: bool, exchange: &mut Exchange);
 }
 
@@ -132,7 +132,7 @@ impl<S: Io> ServerEnd for ToConn<'_, S> {
 pub(super) struct ToStream<'r> {
     pub(super) client: &'r Client,
     pub(super) stream: Option<Stream>,
-    /// The protocol that an extended CONNECT asks for.
+    /// The protocol that an extended CONNECT asks for, until a final response has granted or refused it.
     pub(super) protocol: Option<SmallVec<[u8; 16]>>,
     trailers: Option<Head>,
 }
@@ -142,6 +142,7 @@ impl<'r> ToStream<'r> {
         Self { client, stream: None, protocol: None, trailers: None }
     }
 
+    /// Records whether further streams can be opened, and the `grpc-status` of the trailers.
     fn note(&self, exchange: &mut Exchange) {
         exchange.server_reusable = self.client.is_open();
         let status = self.trailers.as_deref().and_then(grpc::status_in);

@@ -6,8 +6,8 @@
 
 use leno_h2::Code;
 
-/// The names of causes by number, for failures for which the application's message is to blame. The proxies of a mesh
-/// may have different releases, so new causes are appended, and none is removed.
+/// The names of causes for which the application's message is to blame. A name's index is its number. The proxies of a
+/// mesh may have different releases, so new causes are appended, and none is removed.
 const FAULTS: [&str; 24] = [
     "chunk-size",
     "chunk-end",

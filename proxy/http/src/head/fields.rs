@@ -87,12 +87,13 @@ fn reserved(name: &[u8]) -> Known {
 /// The options of all `Connection` headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Connection {
+    /// The number of `Connection` lines; more than 255 count as 255.
     pub(crate) lines: u8,
     pub(crate) close: bool,
     pub(crate) keep_alive: bool,
     pub(crate) upgrade: bool,
     pub(crate) te: bool,
-    /// Other headers that are for this hop only.
+    /// Whether other headers are named, which are then for this hop only.
     pub(crate) others: bool,
 }
 
@@ -119,7 +120,7 @@ pub(crate) struct Meaning {
     pub(crate) host: Option<Span>,
     pub(crate) expect_continue: bool,
     pub(crate) upgrade: Upgrade,
-    /// Whether there is a header of the mesh.
+    /// Whether there is one of the mesh's own headers (`leno-*`).
     pub(crate) mesh: bool,
     /// Whether there is a header that tells an application who its client is.
     pub(crate) identity: bool,

@@ -80,7 +80,8 @@ impl RequestHead {
             && self.framing != Framing::None
     }
 
-    /// Whether the client asks for another protocol, and the server may grant it.
+    /// Whether the client asks for another protocol in a way that may be forwarded: in HTTP/1.1, with `Connection:
+    /// upgrade`, and not for HTTP/2 in clear text.
     pub fn upgrade(&self) -> bool {
         self.meaning.upgrade == Upgrade::Other
             && self.meaning.connection.upgrade

@@ -1,4 +1,5 @@
-//! Tests one client's connection over loopback. Every request is answered in place of a server.
+//! Tests one client's connection, over loopback or in memory. The proxy itself answers every request; there is no
+//! server.
 
 use std::cell::RefCell;
 
@@ -46,7 +47,7 @@ async fn requests_are_served_until_the_client_is_done() {
     assert_eq!((targets, refused), (vec!["/1".to_owned(), "/2".to_owned()], None));
 }
 
-/// The response to a client that has sent `said` before it is told to leave, and that sends `then` afterwards.
+/// The responses to a client that has sent `said` when the proxy begins to drain, and that sends `then` afterwards.
 async fn left_with(said: &[u8], then: &[u8]) -> String {
     let (mut client, accepted) = tokio::io::duplex(1024);
     let limits = Limits::default();

@@ -70,7 +70,7 @@ pub(crate) fn to_h2(
     }
     push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
     if upgrade.is_some() || head.is_connect {
-        // The server would interpret it as the length of the bytes in the other protocol.
+        // The server would take `content-length` for the length of the bytes in the other protocol.
         block.remove_all(b"content-length");
     }
     if upgrade.is_some() && !to.mesh && block.find(Token::PROTOCOL) == Some(b"websocket") {

@@ -119,8 +119,8 @@ pub(crate) fn to_h1(block: &Block, to: ToH1<'_>) -> Result<Http1Response, HeadEr
     Ok(Http1Response { head: lines.finish()?, framing, keep })
 }
 
-/// The `101` response to a WebSocket client, made from the response to an extended CONNECT. `accept` is the
-/// Sec-WebSocket-Accept that the client expects, in case the server has not sent one.
+/// The `101` response, made from the response to an extended CONNECT. `accept` is the Sec-WebSocket-Accept that a
+/// WebSocket client expects, in case the server has not sent one.
 pub(crate) fn to_switch(
     block: &Block,
     protocol: &[u8],

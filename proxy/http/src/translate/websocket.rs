@@ -15,8 +15,8 @@ pub(crate) const ACCEPT_BYTES: usize = 28;
 /// The string that every server appends to the key.
 const SUFFIX: &[u8; 36] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A key for a server that requires one. With a key, caches do not confuse handshakes with other requests. The key is
-/// not a secret.
+/// A random key for a server that requires one. It is not a secret: the response to it only proves that the server has
+/// understood the handshake (RFC 6455 section 1.3).
 pub(crate) fn new_key() -> [u8; KEY_BYTES] {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let mut nonce = [0; 16];

@@ -422,7 +422,7 @@ fn a_body_is_sent_after_a_100() {
         let done = bed.done().await;
         assert!(done.failure.is_none() && done.client_reusable && done.server_reusable, "{pair:?}");
     });
-    // The server refuses. The client may or may not send the body, so HTTP/1 connections end.
+    // The server refuses. It is unknown whether the client still sends the body, so HTTP/1 connections end.
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.upgrade(&EXPECTS).await;
         let mut app = bed.app().await;

@@ -32,7 +32,7 @@ pub(crate) type Pair = (Side, Side);
 pub(crate) const PAIRS: [Pair; 4] =
     [(Side::H1, Side::H1), (Side::H1, Side::H2), (Side::H2, Side::H1), (Side::H2, Side::H2)];
 
-/// What one end of a pipe shows about the other.
+/// What the two ends of a pipe find out about each other.
 #[derive(Debug, Default)]
 struct Ends {
     /// Whether the test's end was dropped, which means that its program has closed the connection.
@@ -136,8 +136,8 @@ pub(crate) enum Ending {
 /// A message as the test received it, in a form that is the same for both versions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// For each head, the status, or the method and target, and its fields: lines in lower case, without the fields
-    /// that exist in one version only.
+    /// For each head: the status, or the method and target, and then one line per field with its name in lower case.
+    /// Fields that exist in one version only are left out.
     pub(crate) heads: Vec<String>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: String,
@@ -177,7 +177,7 @@ impl Far {
         Some(String::from_utf8(line[..line.len() - 2].to_vec()).unwrap())
     }
 
-    /// The lines before the empty line, in lower case.
+    /// The lines before the empty line.
     async fn lines(&mut self) -> Option<Vec<String>> {
         let mut lines = vec![];
         loop {
@@ -470,7 +470,7 @@ impl User {
         }
     }
 
-    /// The ending of bytes without framing that end properly.
+    /// How a proper end of bytes without framing appears. In HTTP/1 it looks like the end of a truncated message.
     pub(crate) fn ends_in_order(&self) -> Ending {
         if matches!(self, Self::H1(_)) { Ending::Short } else { Ending::Whole }
     }
@@ -621,7 +621,7 @@ impl App {
         }
     }
 
-    /// The ending of bytes without framing that end properly.
+    /// As [`User::ends_in_order`].
     pub(crate) fn ends_in_order(&self) -> Ending {
         if matches!(self, Self::H1(_)) { Ending::Short } else { Ending::Whole }
     }

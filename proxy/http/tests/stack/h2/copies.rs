@@ -117,7 +117,7 @@ fn long_requests_and_tunnels_are_not_held() {
     });
 }
 
-/// The client's next request stays unchanged, and the result for the client's connection is that of the copy.
+/// The client's next request stays unchanged, and the client's connection counts the exchange of the copy as its own.
 #[test]
 fn a_copy_of_an_http1_request_does_not_touch_the_next_request() {
     run(async {

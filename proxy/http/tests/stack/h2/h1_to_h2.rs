@@ -214,7 +214,7 @@ fn a_body_is_sent_after_a_100() {
         answer.send_head(&head([(":status", "204")]), true);
         client.expect("HTTP/1.1 204 No Content\r\n\r\n").await;
         assert!(done.recv().await.unwrap().client_reusable);
-        // The server refuses. The client may or may not send the body, so its connection ends.
+        // The server refuses. It is unknown whether the client still sends the body, so its connection ends.
         client.send(head1).await;
         let (_, mut answer) = next(&mut app).await;
         answer.send_head(&head([(":status", "417")]), true);

@@ -397,8 +397,8 @@ fn expectations_and_early_responses_are_relayed() {
     });
 }
 
-/// A body that was read for an authorizer is held in pieces. A server that reads slowly has received only some of the
-/// pieces.
+/// A body that was read in advance, as for an external authorizer, is held in pieces. The server responds when it has
+/// received only some of them, because it reads slowly.
 #[test]
 fn a_body_that_was_read_ahead_survives_an_early_response() {
     run(async {

@@ -219,8 +219,8 @@ fn a_request_is_retried_if_its_response_is_refused_or_late() {
     });
 }
 
-/// A body that was read for an authorizer is held in pieces. A server that reads slowly has received only some of the
-/// pieces.
+/// A body that was read in advance, as for an external authorizer, is held in pieces. The server responds when it has
+/// received only some of them, because it reads slowly.
 #[test]
 fn a_body_that_was_read_ahead_survives_an_early_response() {
     run(async {

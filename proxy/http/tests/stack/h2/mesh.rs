@@ -294,8 +294,8 @@ fn both_proxies_report_the_cause_of_a_truncated_response() {
     }
 }
 
-/// If an application resets streams with the codes of proxies of the mesh, its report is not trusted, and its client
-/// gets a code of RFC 9113.
+/// An application that resets streams with the codes that proxies of the mesh use for reports is not trusted: its
+/// client gets a code of RFC 9113.
 #[test]
 fn applications_cannot_report_causes() {
     let from_application = Settings { from_mesh: true, ..Settings::default() };

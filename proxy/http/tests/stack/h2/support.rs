@@ -51,7 +51,7 @@ pub(crate) struct Settings {
     /// The status of responses that are refused, so that the request is retried.
     pub(crate) retry_on: Option<u16>,
     pub(crate) tries: usize,
-    /// How many bytes of the body are read before the request is relayed, as for an authorizer.
+    /// How many bytes of the body are read before the request is relayed, as if an external authorizer needed them.
     pub(crate) read_ahead: Option<usize>,
     /// How long the proxy waits between two attempts.
     pub(crate) back_off: Duration,
