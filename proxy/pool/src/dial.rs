@@ -1,10 +1,11 @@
 //! Opens HTTP/1 connections to a server, each in a task of its own.
 //!
 //! ```text
-//! request ─► waiting ─┬─ connected ──► the request that has waited longest
-//!                     ├─ failed ─────► the same
-//!                     └─ too many connect already: waits for one of them to end
-//! connected, and no request waits any more ─► the pool, for the next one
+//! dial() ─► waits ─┬─ an attempt succeeds ─► the request that has waited longest gets the connection
+//!                  ├─ an attempt fails ────► the request that has waited longest gets the error
+//!                  └─ an attempt ends, and more requests wait than attempts are left
+//!                                    ──────► the request that came last may start an attempt of its own
+//! an attempt succeeds, and no request waits any more ─► the connection joins the idle ones
 //! ```
 #![expect(clippy::arithmetic_side_effects, reason = "a wait with a bound after an instant")]
 
@@ -21,10 +22,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::idle::{ConnPool, MAX_IDLE_CONNS};
 
-/// How many connections to one server are opened at a time: as many as the pool keeps if all their requests leave.
+/// How many connections to one server are opened at the same time. If all requests that wait for them leave, the pool
+/// can keep every one of the connections.
 pub const MAX_CONNECTING: usize = MAX_IDLE_CONNS;
 
-/// How long to wait for a new connection. This is the time for a connection and its handshake, and some time for other
+/// How long a request waits for a new connection: long enough for a connection with its handshake, and for some earlier
 /// attempts to end.
 pub const DIAL_WAIT: Duration = Duration::from_secs(10);
 
@@ -49,6 +51,7 @@ pub struct Dialer<S, E> {
 #[derive(Debug)]
 struct DialerState<S, E> {
     idle: ConnPool<S>,
+    /// The number of attempts in progress.
     connecting: Cell<usize>,
     /// The waiting requests. Their number is limited by the number of requests that the proxy accepts.
     waiting: RefCell<VecDeque<oneshot::Sender<Dialed<S, E>>>>,
@@ -59,7 +62,7 @@ struct DialerState<S, E> {
 enum Dialed<S, E> {
     Connected(Conn<S>),
     Failed(E),
-    /// An attempt has ended, so this request may start an attempt of its own.
+    /// An attempt has ended, and some requests have no attempt of their own, so this one may start an attempt.
     Turn,
 }
 
@@ -139,7 +142,8 @@ impl<S, E> DialerState<S, E> {
     }
 
     /// Sends an outcome to a waiting request. A connection or a failure goes to the request that has waited longest. A
-    /// turn goes to the request that came last, because the attempts in progress are for those before it.
+    /// [`Dialed::Turn`] goes to the request that came last, because the attempts in progress are for those before it. A
+    /// connection that no request waits for becomes idle.
     fn give(&self, mut dialed: Dialed<S, E>)
     where
         S: Io + 'static,

@@ -15,11 +15,11 @@ pub const MAX_IDLE_CONNS: usize = 256;
 /// which it announces in `Keep-Alive: timeout`). The proxy closes first, so that no request is sent on a connection
 /// that the server is just closing.
 pub const CONN_IDLE: Duration = Duration::from_secs(50);
-/// How long a connection between two proxies waits for its next request. The server's proxy keeps idle connections for
-/// an hour, and reports which requests it has not seen when it closes one, so the proxy need not close first. A
-/// workload that calls another one every few minutes does not need a handshake each time.
+/// How long a connection between two proxies waits for its next request. It is long, so that a workload that calls
+/// another one every few minutes does not need a handshake each time. The proxy need not close first: the server's
+/// proxy keeps idle connections for an hour, and reports which requests it has not seen when it closes one.
 pub const MESH_IDLE: Duration = Duration::from_secs(900);
-/// How much earlier than the server has announced the proxy closes a connection.
+/// The proxy closes a connection this much earlier than the server has announced to close it.
 const ANNOUNCED_MARGIN: Duration = Duration::from_secs(1);
 
 /// The idle connections of one worker to one server.
@@ -41,7 +41,8 @@ impl<S> Default for ConnPool<S> {
 }
 
 impl<S: Io + 'static> ConnPool<S> {
-    /// Takes the connection that was used last and is still open, so that unneeded connections grow old.
+    /// Returns the connection that was used last and is still open. The others grow old, so that those that are not
+    /// needed are closed.
     pub fn take(&self) -> Option<Conn<S>> {
         let now: Instant = leno_transport::now().into();
         let mut idle = self.idle.borrow_mut();
@@ -92,8 +93,8 @@ impl<S: Io + 'static> ConnPool<S> {
     }
 }
 
-/// Closes an idle connection properly, so that the server does not treat its end as a failure. A tunnel that is only
-/// dropped is reset, and a TLS connection that is only dropped sends no `close_notify`.
+/// Closes an idle connection properly, so that the server does not treat its end as a failure. If a tunnel were only
+/// dropped, it would be reset; if a TLS connection were only dropped, it would send no `close_notify`.
 fn end<S: Io + 'static>(conn: Conn<S>) {
     if !conn.io().ends_when_dropped() {
         // The task ends when the server closes, too, or after `Limits::linger`.

@@ -1,10 +1,12 @@
-//! The connections of one worker to one server: opened, shared, kept and closed.
+//! The connections of one worker (a thread of the proxy) to one server: opened, shared, kept and closed.
 //!
 //! ```text
 //!            ┌─ HTTP/2 ─► ClientPool: connections that requests share
-//! request ─► Pool ─ either: by whether others are in flight (Single)
-//!            └─ HTTP/1 ─► Dialer: connections being made ─► ConnPool: idle ones, one request at a time each
+//! request ─► Pool
+//!            └─ HTTP/1 ─► ConnPool: idle connections, each for one request at a time
+//!                             └─ none is idle ─► Dialer: opens one
 //! ```
+//! If the server accepts both versions, [`Carrier::Either`] says which one a request uses.
 //!
 //! Each connection is opened in a task of its own. So if a request leaves because its deadline has passed or its client
 //! is gone, the attempt continues for the next request. The caller defines how to connect, and what a failure is. This
@@ -44,12 +46,12 @@ pub use single::{ALONE_IN_A_ROW, Claim, REQUESTS_A_CONNECTION};
 use single::Single;
 
 /// The connections of one worker to one server, over both versions of HTTP. `S` is the stream of an HTTP/1 connection,
-/// `T` the data that comes with an HTTP/2 connection, and `E` the reason why there is no connection.
+/// `T` the data that the caller attaches to an HTTP/2 connection, and `E` the reason why there is no connection.
 #[derive(Debug)]
 pub struct Pool<S, T, E> {
     http1: Dialer<S, E>,
     http2: ClientPool<T, Rc<E>>,
-    /// Whether a request has claimed the connection for requests that come alone.
+    /// The state of the HTTP/1 connection for requests that come alone ([`Carrier::Either`]).
     single: Single,
     /// Whether the server agreed on HTTP/1 although HTTP/2 was offered.
     http1_only: Rc<Cell<bool>>,
@@ -64,8 +66,8 @@ pub enum Carrier {
     Http1,
     /// HTTP/2, unless the server is known to accept only HTTP/1.
     Http2,
-    /// For a server that accepts both: HTTP/1 if no other request to the server is in flight, or was recently, and the
-    /// connection for such requests exists or may be opened. Otherwise HTTP/2.
+    /// For a server that accepts both. HTTP/1 if this request and those just before it came alone ([`ALONE_IN_A_ROW`]),
+    /// and the HTTP/1 connection for such requests is idle or may be opened. Otherwise HTTP/2.
     Either,
 }
 
@@ -181,7 +183,7 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         }
     }
 
-    /// A stream of a connection to a server that is known to accept HTTP/2.
+    /// Returns a connection with room for a stream, to a server that is known to accept HTTP/2.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -239,7 +241,8 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         Some(claim)
     }
 
-    /// Records the version on which a server agreed.
+    /// Waits for a connection that was offered HTTP/2. If the server agreed on HTTP/1, records that, adds the
+    /// connection to the idle ones and returns `None`.
     fn agree<A>(
         &self,
         connecting: A,

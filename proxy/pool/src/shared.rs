@@ -49,12 +49,12 @@ pub enum ClientError<E> {
 
 /// The connections of one worker to one server that speaks HTTP/2.
 ///
-/// Requests share the first connection that has room. Requests that come while a connection is being opened wait for it
+/// A request gets the first connection that has room. Requests that come while a connection is being opened wait for it
 /// together. If all connections are full, or strained ([`Client::is_strained`]), another one is opened, one at a time,
 /// up to [`MAX_CLIENTS`].
 ///
-/// Each is opened in a task of its own, which continues when the requests that wait for it have left. So if the
-/// deadline of a request is shorter than a handshake, the request fails, and the next one finds the connection.
+/// Each connection is opened in a task of its own, which continues when the requests that wait for it have left. So if
+/// the deadline of a request is shorter than a handshake, the request fails, and the next one finds the connection.
 #[derive(Debug)]
 pub struct ClientPool<T, E> {
     limits: Rc<leno_h2::Limits>,

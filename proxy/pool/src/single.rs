@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! request ─┬─ others are in flight, or were a moment ago ──► HTTP/2, which they share
-//!          └─ alone, as those before it ─┬─ it is idle ──► this connection, claimed until the request is over
-//!                                        └─ none is ─────► it is made, if enough requests have come alone;
-//!                                                          HTTP/2 otherwise
+//!          └─ alone, as the few before it ─┬─ the connection is idle ──► it, claimed until the request is over
+//!                                          ├─ there is none, and enough requests have come alone ──► a new one
+//!                                          └─ otherwise ───────────────► HTTP/2
 //! ```
 //!
 //! If requests often overlap, two connections cost more than one that they share. So HTTP/1 is used only after several
 //! requests in a row have come alone.
 //!
-//! Some requests end an HTTP/1 connection where they would end only their stream of HTTP/2: their client leaves, a
-//! deadline passes, a response has no length. So at most one connection is opened per [`REQUESTS_A_CONNECTION`]
-//! requests, even if it ends early, which bounds the cost of handshakes per request.
+//! An event that ends only a stream of HTTP/2 ends a whole connection of HTTP/1: a client leaves, a deadline passes, a
+//! response has no length. So at most one connection is opened per [`REQUESTS_A_CONNECTION`] requests, even if it ends
+//! early, which bounds the cost of handshakes per request.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Tests with servers in memory that answer every request with 200.
+//! Tests with servers in memory. They accept requests and never answer them.
 
 use std::future::{Ready, ready};
 
