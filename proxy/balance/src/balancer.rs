@@ -43,18 +43,21 @@ pub struct Balancer<T> {
     settings: Settings,
     /// The endpoints, the nearest first.
     slots: Vec<Rc<Slot<T>>>,
-    /// Indices of the slots sorted by key, for sessions.
+    /// The keys of the endpoints with their indices in `slots`, sorted by key, to find the endpoint of a session.
     by_key: Vec<(u64, u32)>,
     /// The number of endpoints on this node, and the number of endpoints on this node or in this zone.
     near: [usize; 2],
+    /// The largest weight of an endpoint.
     heaviest: u32,
     /// Until this time, some new endpoints have less than their full share.
     growing_until: Option<Instant>,
     /// Whether the endpoints differ in weight.
     weighted: bool,
+    /// For round robin: the index of the slot whose turn is next.
     cursor: usize,
     table: Table,
     group: Rc<Group>,
+    /// When success rates are compared next; `None` before the first pick.
     compare_at: Option<Instant>,
     rng: Rng,
 }
@@ -65,7 +68,7 @@ pub struct Affinity {
     /// The hash of the value by which requests are kept together, for [`Algorithm::RingHash`] and
     /// [`Algorithm::Maglev`]. If there is none, the choice is random.
     pub hash: Option<u64>,
-    /// The key of the endpoint that serves the request's session. This endpoint is chosen as long as it is good.
+    /// The key of the endpoint that serves the request's session. This endpoint is chosen as long as it may be.
     pub session: Option<u64>,
 }
 
@@ -190,9 +193,9 @@ impl<T: Eq + Hash> Balancer<T> {
         self.replace(None, endpoints.into_iter().map(candidate));
     }
 
-    /// Replaces the endpoints. An endpoint that remains keeps its estimate, its ejection and its requests in flight.
-    /// Picks of a removed endpoint stay valid until they are dropped. Duplicates count once. An endpoint that joins an
-    /// existing set starts slowly if the settings say so.
+    /// Replaces the endpoints. An endpoint that remains, with the same key and nearness, keeps its estimate, its
+    /// ejection and its requests in flight. Picks of a removed endpoint stay valid until they are dropped. Duplicates
+    /// count once. An endpoint that joins an existing set starts slowly if the settings say so.
     pub fn update_with(
         &mut self,
         now: Instant,
@@ -264,7 +267,8 @@ impl<T: Eq + Hash> Balancer<T> {
         consecutive_failures.is_some() || success_rate.is_some()
     }
 
-    /// Ejects endpoints that succeed less often than the others, if it is time to compare.
+    /// If it is time to compare: ejects endpoints that succeed less often than the others, and begins the next
+    /// interval.
     fn compare(&mut self, now: Instant) {
         if !self.compares() || self.compare_at.is_some_and(|at| now < at) {
             return;
@@ -345,6 +349,8 @@ impl<T: Eq + Hash> Balancer<T> {
         Ok(Pick::new(&self.slots[chosen], now))
     }
 
+    /// Chooses an endpoint that cannot be connected to but may be tried again, or returns why no endpoint can be
+    /// chosen.
     fn last_resort(
         &mut self,
         now: Instant,

@@ -40,7 +40,8 @@ impl Group {
         self.ejected.set(ejected);
     }
 
-    /// Counts one more ejected endpoint, if enough endpoints remain. Returns whether it was counted.
+    /// Counts one more ejected endpoint, unless more than `max_percent` would then be ejected (the first may exceed
+    /// this), or none would be left. Returns whether it was counted.
     pub(crate) fn may_eject(&self) -> bool {
         let (total, ejected) = (self.total.get(), self.ejected.get());
         let within = (ejected + 1) * 100 <= total * usize::from(self.ejection.get().max_percent);
@@ -67,7 +68,8 @@ impl Group {
         self.ejections.get()
     }
 
-    /// Whether so many endpoints are ejected that the balancer should use all endpoints.
+    /// Whether fewer than `panic_percent` of the endpoints are left, so that the balancer should use the ejected ones,
+    /// too.
     pub(crate) fn is_panic(&self) -> bool {
         let (total, left) = (self.total.get(), self.total.get() - self.ejected.get());
         left * 100 < total * usize::from(self.ejection.get().panic_percent)

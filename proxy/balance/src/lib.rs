@@ -1,23 +1,23 @@
 //! Balancing among the endpoints of one service, and their ejection.
 //!
-//! A [`Balancer`] belongs to one worker and one set of endpoints. By default it draws two endpoints
-//! at random and chooses the one with the lower load: its latency estimate times its requests in
-//! flight. The estimate rises to a peak at once and decays over seconds. So an endpoint that
-//! becomes slow is avoided after one response and tried again later. A refusal never lowers the
-//! estimate: an endpoint that fails at once must not look fastest. [`Settings`] select another
-//! [`Algorithm`], prefer near endpoints, give new endpoints their share slowly, and eject endpoints
-//! that fail.
+//! A [`Balancer`] belongs to one worker (a thread of the proxy) and one set of endpoints. By default it draws two
+//! endpoints at random and chooses the one with the lower load: its latency estimate times its requests in flight. The
+//! estimate rises to a higher latency at once and falls over seconds. So an endpoint that becomes slow is avoided after
+//! one response and tried again later. A refusal never lowers the estimate: an endpoint that fails at once must not
+//! look fastest. [`Settings`] select another [`Algorithm`], prefer near endpoints, give new endpoints their share
+//! slowly, and eject endpoints that fail.
 //!
 //! ```text
-//! update(candidates) ──► Balancer ──pick──► Pick ──connected / observe[_refusal] / penalise──► estimate
-//!                                            ├── succeeded / failed ──► ejection, then one probe
-//!                                            └── connect_failed ──► ejection with back-off
+//! update(candidates) ──► Balancer ──pick──► Pick ──observe[_refusal] / penalise──► latency estimate
+//!                                            ├── failed ──► ejection after some in a row, until one probe has succeeded
+//!                                            ├── connect_failed ──► ejection with back-off
+//!                                            └── connected ──► ends that ejection
 //! ```
 //!
-//! An endpoint that cannot be connected to is ejected: others are preferred for a time that doubles
-//! with each failure. If all endpoints are ejected for this reason, each is tried once every
-//! [`LAST_RESORT`]. In between [`Balancer::pick`] returns [`NoPick::Failfast`] without waiting, so
-//! callers never queue. Ejections for failed requests never leave a service without an endpoint.
+//! An endpoint that cannot be connected to is ejected: others are preferred for a time that doubles with each failure.
+//! If all endpoints are ejected for this reason, each is tried once every [`LAST_RESORT`]. In between
+//! [`Balancer::pick`] returns [`NoPick::Failfast`] without waiting, so callers never queue. Ejections for failed
+//! requests never leave a service without an endpoint.
 //!
 //! The crate does not deal with addresses, clocks or the runtime: an endpoint is any `T`, and the
 //! caller passes the time. A pick allocates nothing; hash tables are built when the set changes.

@@ -28,8 +28,8 @@ pub const LAST_RESORT: Duration = Duration::from_millis(100);
 /// and faster. The time is limited, because otherwise one long stream would keep an endpoint from being tried again.
 pub const STALL_HOLD: Duration = Duration::from_secs(30);
 
-/// An estimate below this counts as this, so that an endpoint whose estimate has decayed completely gets no burst
-/// before its first response.
+/// A lower estimate counts as this much, in microseconds. Otherwise an endpoint whose estimate has decayed completely
+/// would get a burst of requests before its first response.
 const MIN_ESTIMATE_US: f64 = 10.0;
 
 /// How many times an ejection is doubled at most. The longest ejection is reached long before.
@@ -39,7 +39,7 @@ const MAX_DOUBLINGS: u32 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     in_flight: Cell<u32>,
-    /// When the first of the requests in flight began.
+    /// When the number of requests in flight last rose from 0.
     busy_from: Cell<Option<Instant>>,
     estimate: Cell<Option<Estimate>>,
     /// The latency of the last good response.
@@ -58,12 +58,15 @@ pub(crate) struct Load {
     seen: Cell<(u32, u32)>,
 }
 
+/// A latency and when it was recorded. It decays from then on.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
     latency_us: f64,
     at: Instant,
 }
 
+/// An ejection because connecting has failed, `failures` times in a row. The endpoint is not picked before `until`,
+/// except as a last resort.
 #[derive(Clone, Copy, Debug)]
 struct Unreachable {
     failures: u32,
@@ -76,12 +79,14 @@ struct Unreachable {
 /// ```text
 /// Good ──failures──► out until `until` ──► one probe ──succeeded──► Good
 ///                          ▲                   │
-///                          └──── failed ───────┘   (for twice as long)
+///                          └──── failed ───────┘   (for twice as long, up to a maximum)
 /// ```
+/// If a probe has no result, another one follows after `length`.
 #[derive(Clone, Copy, Debug)]
 struct Ejected {
     length: Duration,
     until: Instant,
+    /// When the latest probe began.
     probe: Option<Instant>,
 }
 
@@ -128,8 +133,8 @@ impl Load {
         }
     }
 
-    /// Counts one more request in flight. While a probe of an ejected endpoint has no result, the endpoint gets no
-    /// other request.
+    /// Counts one more request in flight. If the request is a probe of an ejected endpoint, or the first one after a
+    /// failure to connect, the ejection begins again: the endpoint gets no other request before there is a result.
     pub(crate) fn enter(&self, now: Instant) {
         if self.in_flight.get() == 0 {
             self.busy_from.set(Some(now));
@@ -191,7 +196,7 @@ impl Load {
         self.estimate(latency, now);
     }
 
-    /// Called when a request failed or was cancelled, which counts as a response after `latency`.
+    /// Updates the estimate: it rises to a higher latency at once, and falls to a lower one over about [`DECAY`].
     pub(crate) fn estimate(&self, latency: Duration, now: Instant) {
         let new_us = micros(latency);
         let latency_us = match self.estimate.get() {

@@ -16,13 +16,15 @@ pub(crate) const FULL_SHARE: u32 = 1024;
 /// requests to show that it works.
 const FIRST_SHARE: u32 = FULL_SHARE / 10;
 
+/// An endpoint in a balancer's set, with its state.
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
     pub(crate) endpoint: Rc<T>,
     pub(crate) key: u64,
     pub(crate) nearness: Nearness,
     pub(crate) load: Load,
-    /// How much of a turn the endpoint has collected, for round robin.
+    /// For round robin: the part of a turn that the endpoint has collected. [`FULL_SHARE`] times the heaviest weight is
+    /// a turn.
     pub(crate) credit: Cell<u64>,
     weight: Cell<u32>,
     /// When the endpoint joined an existing set. `None` if it was in the first set.
@@ -86,7 +88,7 @@ impl<T> Slot<T> {
         if by_latency { Load::is_below(mine, others, now) } else { Load::has_fewer(mine, others) }
     }
 
-    /// Ejects the endpoint for failed requests, unless too many endpoints are already ejected.
+    /// Ejects the endpoint for failed requests, unless too many endpoints are already ejected, or it has left the set.
     pub(crate) fn eject(&self, now: Instant) {
         if self.load.is_ejected() || !self.listed.get() || !self.group.may_eject() {
             return;
@@ -171,7 +173,7 @@ impl<T> Pick<T> {
         self.slot.load.refuse(latency, now);
     }
 
-    /// To be called when the request failed on an established connection. This counts as a slow response.
+    /// To be called when the request failed on an established connection. This counts as a response after [`PENALTY`].
     pub fn penalise(&self, now: Instant) {
         self.slot.load.estimate(PENALTY, now);
     }

@@ -11,8 +11,8 @@ use crate::hash::{hash, mix};
 /// with 128 they differ by about 9 % (1 / sqrt(128)).
 pub const POINTS_PER_ENDPOINT: u32 = 128;
 
-/// The largest number of points on a ring: they take 1.5 MiB, and are enough for 1,000 endpoints with equal weights. If
-/// there are more endpoints, each gets fewer points.
+/// The largest number of points on a ring: they take about 2 MB, and are enough for 1,000 endpoints with equal weights.
+/// If there are more endpoints, each gets fewer points.
 pub const MAX_RING_POINTS: usize = 128_000;
 
 /// The number of entries in a Maglev table: a prime, a hundred times the usual number of a service's endpoints, in 32
@@ -25,9 +25,10 @@ pub(crate) enum Table {
     /// No table, because the algorithm needs none.
     #[default]
     None,
-    /// Points in ascending order. The endpoint of a point owns the hashes from the previous point up to this one.
+    /// Points in ascending order, each with the index of its endpoint, which owns the hashes from the previous point up
+    /// to this one.
     Ring(Vec<(u64, u32)>),
-    /// The endpoint for each remainder of the hash.
+    /// The index of the endpoint for each remainder of the hash.
     Maglev(Vec<u16>),
 }
 

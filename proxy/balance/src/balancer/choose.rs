@@ -1,4 +1,5 @@
-//! The algorithms. Each of them chooses among the nearest endpoints, and only those for which `may` returns true.
+//! The algorithms. Each of them chooses only among the endpoints for which `may` returns true; all but those by hash
+//! prefer near ones.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
