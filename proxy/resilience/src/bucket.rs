@@ -1,4 +1,4 @@
-//! A rate limit for one key.
+//! Token buckets: rate limits for one key, for one thread or for several.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "nanoseconds are kept below half of their range"
@@ -55,7 +55,8 @@ impl Rate {
         Some(Self { interval, tolerance: interval.saturating_mul(burst.max(1) - 1) })
     }
 
-    /// The part of this rate that one of `among` gets if they share it equally. The burst is divided, too.
+    /// The part of this rate that one of `among` gets if they share it equally. The burst is divided, too, but not
+    /// below one request.
     #[must_use]
     pub fn divided(self, among: u32) -> Self {
         let interval = self.interval.saturating_mul(among.max(1));

@@ -36,20 +36,25 @@ const SMOOTHING: f64 = 0.2;
 /// Vegas and of Netflix' concurrency-limits).
 ///
 /// ```text
-///        ┌── every window: limit × clamp(best × 1.5 / latency, 0.5..1) + √limit
+///        ┌── every window: a fifth of the way to limit × clamp(best × 1.5 / latency, 0.5..1) + √limit
 /// follow ┤
 ///        └── every 30 s ──► measure: the lowest limit for a window, 1 s at most ──► best = its latency
 /// ```
+/// Each request that was dropped because of overload lowers the limit by a tenth. If less than half of the limit is used,
+/// good latency does not raise it.
 #[derive(Clone, Debug)]
 pub struct Gradient {
     limit: f64,
     window: Option<Window>,
+    /// The lowest mean latency of a window since the last measurement, in microseconds.
     best_us: Option<f64>,
+    /// When the best latency is measured again.
     epoch_end: Option<Instant>,
     /// While the lowest latency is measured: when that ends at the latest.
     measuring: Option<Instant>,
 }
 
+/// The time over which latencies are averaged, and what was recorded in it.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     end: Instant,

@@ -9,9 +9,9 @@ use crate::budget::Budget;
 /// The copies of one request.
 ///
 /// ```text
-/// first copy ──(delay)──► another ──(delay)──► ... up to the limit, or the budget's end
+/// first copy ──(delay)──► another ──(delay)──► ... up to the limit, or until the budget is used up
 ///     └──────────┴───────── good response: the other copies are dropped
-///     └──────────┴───────── failure: ignored while other copies are in flight
+///     └──────────┴───────── failure: ignored while other copies are in flight, else it is the result
 /// ```
 ///
 /// When a retry sends the request again, this sequence begins again with the copies that are left.
@@ -27,7 +27,7 @@ pub struct Hedge {
 /// What to do after a copy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Send its response to the client and drop the other copies.
+    /// Its result, a good response or the failure of the last copy, counts. Drop the other copies.
     Take,
     /// Wait for the other copies.
     Wait,
@@ -40,7 +40,7 @@ impl Hedge {
         Self { delay, left: copies, under_way: 0, next: None }
     }
 
-    /// Notes that the first copy of a try was sent, by the request itself or by a retry.
+    /// Notes that the first copy of an attempt was sent, for the request itself or for a retry.
     pub fn begin(&mut self, now: Instant) {
         self.under_way = 1;
         self.next = self.after(now);

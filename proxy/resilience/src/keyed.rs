@@ -47,6 +47,7 @@ pub struct WorkloadLimit {
 /// by long keys or by keys that collide.
 #[derive(Debug)]
 struct Keys {
+    /// The largest number of keys that are kept.
     most: usize,
     seed: RandomState,
     /// Locked when a worker gets its first request with a key, and to drop keys.
@@ -158,8 +159,8 @@ impl KeyedLimit {
         match taken {
             TokenOutcome::Token => Verdict::Pass,
             TokenOutcome::Wait(wait) => Verdict::Limited(wait),
-            // Other workers have dropped the key twice in a row. The request passes; the key counts from the next
-            // request on.
+            // Another worker has dropped the key's bucket just after this worker found it. The request passes; the key
+            // counts from the next request on.
             TokenOutcome::Ended => Verdict::Pass,
         }
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// The number of buckets for each doubling. A percentile is thus accurate to an eighth.
 const STEPS: u32 = 8;
-/// The number of doublings, starting at a microsecond. The last begins at 18 minutes.
+/// The number of doublings, starting at a microsecond. The last one covers 9 to 18 minutes, and its last bucket all
+/// longer latencies.
 const DOUBLINGS: u32 = 30;
 const BUCKETS: usize = (STEPS * DOUBLINGS) as usize;
 

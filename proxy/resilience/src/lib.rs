@@ -1,18 +1,21 @@
-//! Retries, hedging, faults, limits and rate limits, as decisions without I/O.
+//! Faults, limits on concurrency, hedging, retries and rate limits, as decisions without I/O.
 //!
-//! Each part is a small state machine. The caller reports events and the time, and gets a decision.
-//! No part reads a clock, uses a global random source, allocates while a request is handled, or
-//! deals with HTTP beyond statuses. Each instance belongs to one worker, except [`WorkloadLimit`], which
-//! all of them share.
+//! Each part is a small state machine. The caller reports events and the time, and gets a decision. No part reads a
+//! clock, uses a global random source, or deals with connections. HTTP appears only as statuses and as the value of
+//! `Retry-After`. Memory is allocated for a request only if it waits at a [`Gate`] or has a new key. Most instances
+//! belong to one worker (a thread of the proxy). [`WorkloadLimit`] and [`lease::Holder`] are shared by all workers of a
+//! proxy.
 //!
 //! ```text
-//! request ─► RateLimits ─► Gate ─► Faults ─► try ─► Retry ─┬─ final
-//!            (inbound)      │                 ▲            └─ again, after a wait
-//!                        Gradient             └─ Budget ◄──┘
+//! server's proxy  request ─► KeyedLimit, or lease::Holder ─► application
+//! client's proxy  request ─► draw(faults) ─► Gate ─► attempt (or several: Hedge) ─► Retry ─┬─► final
+//!                                             ▲         ▲                                  │
+//!                                   Gradient sets       └── after delay(), if the ◄────────┘
+//!                                   its limit               Budget has a token
 //! ```
-//!
-//! Policies arrive as the values of [`leno_types::traffic`]. Proxies share a global rate limit by
-//! leasing tokens: [`lease::Holder`] in the proxy, [`lease::Allocator`] in the control plane.
+//! A permit of the gate is kept for all attempts of a request. Policies arrive as the values of
+//! [`leno_types::traffic`]. Proxies share a global rate limit by leasing tokens: [`lease::Holder`] in the proxy,
+//! [`lease::Allocator`] in the control plane.
 //!
 //! Read first: [`Retry`], [`Budget`], [`TokenBucket`], [`lease`].
 

@@ -31,7 +31,7 @@ pub enum Ending {
 pub struct Facts {
     /// Whether the method is idempotent: sending the request twice has the same effect as sending it once.
     pub is_idempotent: bool,
-    /// Whether no application has seen the request, whatever its method is.
+    /// Whether no application has certainly seen the request, so that it may be sent again whatever its method is.
     pub is_unprocessed: bool,
     /// Whether the whole request is still available.
     pub is_replayable: bool,
@@ -59,7 +59,7 @@ pub enum Why {
     Attempts,
     /// The method is not idempotent, so a retry might repeat an effect.
     Method,
-    /// The part of the body that was kept is not the whole body that was sent.
+    /// The body, as far as it was sent, was not kept completely.
     Body,
     /// The wait is longer than the time that is left, or than the policy allows.
     Time,

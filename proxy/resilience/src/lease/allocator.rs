@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::{ASK_EVERY, Ask, Grant, LOST};
 
-/// How many workers may share one limit. A further worker gets answers without tokens, so that it does not use a limit
-/// of its own. It rejects all requests except its first one, which passes on credit, until another worker has left or
+/// How many proxies may share one limit. A further proxy gets answers without tokens, so that it does not use a limit
+/// of its own. It rejects all requests except its first one, which passes on credit, until another proxy has left or
 /// stopped asking.
 pub const MAX_HOLDERS: usize = 10_000;
 
@@ -21,10 +21,12 @@ pub struct Allocator {
     rate: f64,
     burst: f64,
     tokens: f64,
+    /// When the bucket was last filled.
     paid_at: Instant,
     holders: BTreeMap<u64, Holding>,
 }
 
+/// A proxy that shares the limit: its last question.
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     wanted: u32,
@@ -32,8 +34,8 @@ struct Holding {
 }
 
 impl Allocator {
-    /// A limit of `requests` per `per`. The bucket starts empty, because tokens that were leased
-    /// before a restart may still be spent.
+    /// A limit of `requests` per `per`. The bucket starts empty, because tokens that were leased before a restart may
+    /// still be spent. `burst` is how many unused tokens it can save.
     #[must_use]
     pub fn new(requests: u32, per: Duration, burst: u32, now: Instant) -> Self {
         let rate = f64::from(requests) / per.as_secs_f64().max(1e-9);
@@ -50,7 +52,8 @@ impl Allocator {
             return Grant { tokens: 0, holders: MAX_HOLDERS as u32 };
         }
         self.holders.insert(holder, Holding { wanted: ask.wanted, asked_at: now });
-        // The tokens that are available until all holders have asked again, including saved ones.
+        // The tokens that can be given until all holders have asked again: those that the rate yields, or the saved
+        // ones if there are more.
         let between = (self.rate * ASK_EVERY.as_secs_f64()).max(1.0);
         let share = self.fair_share(between.max(self.tokens), now);
         let tokens = f64::from(ask.wanted).min(share).min(self.tokens).floor().max(0.0);
@@ -72,7 +75,8 @@ impl Allocator {
 
     fn pay(&mut self, now: Instant) {
         let since = now.saturating_duration_since(self.paid_at).as_secs_f64();
-        // The tokens of one period are saved, too, because all holders may ask at once after it.
+        // The bucket also saves the tokens of one period between questions, because all holders may ask at once after
+        // it.
         let most = self.burst + self.rate * ASK_EVERY.as_secs_f64();
         self.tokens = (self.tokens + since * self.rate).min(most);
         self.paid_at = now;

@@ -7,8 +7,8 @@ use super::{ASK_EVERY, ASK_SOON, Ask, Grant, LEASE, LOST, MAX_CREDIT};
 use crate::bucket::{Rate, TokenBucket};
 use crate::keyed::Verdict;
 
-/// The factor by which a worker asks for more than it recently needed, so that growing traffic need not wait for the
-/// next question.
+/// The factor by which a proxy asks for more tokens than it recently needed, so that growing traffic need not wait for
+/// the next question.
 const HEADROOM: f64 = 1.25;
 
 /// The smallest number of tokens to ask for, so that a limit that was not used lately has some at once.
@@ -31,7 +31,8 @@ pub struct Holder {
     debt: u32,
     /// How many requests may pass on credit. It is one until the control plane has sent the number of holders.
     credit: u32,
-    /// The largest credit, which a sole holder has: the requests of one period between questions.
+    /// The largest credit, which a sole holder has: the requests that the rate allows between two questions, at most
+    /// [`MAX_CREDIT`].
     most_credit: u32,
     leases: [Lease; MAX_LEASES],
     asked_at: Option<Instant>,
@@ -45,6 +46,7 @@ pub struct Holder {
     has_refused: bool,
 }
 
+/// Tokens that were leased together and are valid until the same time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lease {
     tokens: u32,
@@ -75,7 +77,7 @@ impl Holder {
         }
     }
 
-    /// Counts a request.
+    /// Counts a request, and decides whether it passes.
     pub fn check(&mut self, now: Instant) -> Verdict {
         self.needed = self.needed.saturating_add(1);
         // Spend tokens of the lease that expires first.
@@ -108,8 +110,9 @@ impl Holder {
         since.is_some_and(|since| now.saturating_duration_since(since) >= LOST)
     }
 
-    /// The next question, if it is time for one: every [`ASK_EVERY`] while there are requests. If a question gets no
-    /// answer within [`LEASE`], its answer is no longer expected.
+    /// The next question, if it is time for one. While there are requests, a proxy asks every [`ASK_EVERY`], or after
+    /// [`ASK_SOON`] if it had no token for some of them. If the last question has no answer yet, it waits for
+    /// [`LEASE`], after which the tokens of that answer would be too old.
     pub fn ask(&mut self, now: Instant) -> Option<Ask> {
         let since = self.asked_at.map(|at| now.saturating_duration_since(at));
         let wait = match (self.is_asking, self.has_refused) {
@@ -134,8 +137,8 @@ impl Holder {
         Some(Ask { wanted })
     }
 
-    /// Stores the answer to the last question. The lease begins when the question was asked. A later answer brings no
-    /// tokens, because they would be too old.
+    /// Stores an answer, whose lease begins when the last question was asked. If that question already has an answer,
+    /// this one brings no tokens, because they may be too old.
     pub fn granted(&mut self, grant: Grant) {
         self.unanswered_since = None;
         self.holders = grant.holders.max(1);
