@@ -14,10 +14,10 @@ use crate::question::{DnsAnswer, Question};
 
 /// How many resolvers are queried, one after the other: as many as the C library uses.
 pub const MAX_RESOLVERS: usize = 3;
-/// How long one resolver may take, over UDP and TCP together. After a lost datagram the next
-/// resolver is queried, or the same one with the next attempt.
+/// How long one resolver may take, over UDP and TCP together. A lost datagram is not sent again: the next resolver is
+/// queried, or after the last one the resolution fails and the caller repeats it later.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
-/// The longest response over UDP, in bytes: more than the query allows.
+/// The size of the buffer for a response over UDP, in bytes: more than the query allows ([`Question::bytes`]).
 const MAX_DATAGRAM: usize = 4_096;
 
 /// Why there is no response.
@@ -60,12 +60,12 @@ impl Resolvers {
         Self { servers }
     }
 
-    /// The response of the first resolver that responds. Never [`DnsAnswer::Truncated`].
+    /// The response of the first resolver that responds without an error; otherwise the error of the last one. Never
+    /// [`DnsAnswer::Truncated`].
     pub(crate) async fn ask(&self, host: &str, ipv6: bool) -> Result<DnsAnswer, AskError> {
         let mut last = AskError::NoResolver;
         for server in &self.servers {
-            // The system seeds this, so that an attacker can guess neither the id nor the socket's
-            // port.
+            // An attacker must not guess the id. The system's random source seeds `RandomState`.
             let id = RandomState::new().hash_one(host) as u16;
             let question = Question::new(host, ipv6, id)?;
             match timeout(RESOLVER_BOUND, ask_one(*server, &question)).await {
@@ -104,8 +104,8 @@ async fn over_udp(
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Each query has a socket of its own, because the socket's port is another secret. The socket is connected, so that
-    // only this server can respond.
+    // Each query has a socket of its own, because its random port must be guessed, too. The socket is connected, so
+    // that only this server can respond.
     let socket = UdpSocket::bind((any, 0)).await.map_err(failed)?;
     socket.connect(server).await.map_err(failed)?;
     socket.send(bytes).await.map_err(failed)?;

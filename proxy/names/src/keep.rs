@@ -36,7 +36,7 @@ pub enum NameState {
     Nothing(&'static str),
 }
 
-/// The number of resolutions by result, since the start.
+/// The numbers of resolutions by their results, since the start, and of names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Resolutions that found addresses.
@@ -59,6 +59,7 @@ pub struct Names(Arc<NamesState>);
 
 struct NamesState {
     resolvers: Resolvers,
+    /// The watched names. Each has the sender of its state, whose receivers are the watches.
     known: Mutex<HashMap<Arc<str>, watch::Sender<NameState>>>,
     /// A version that increases whenever the state of any name changes.
     changes: watch::Sender<u64>,
@@ -122,7 +123,7 @@ impl Names {
         self.0.changes.subscribe()
     }
 
-    /// The number of resolutions by result, so far.
+    /// The numbers so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
@@ -143,8 +144,8 @@ impl NamesState {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resolves the IPv4 and the IPv6 addresses. Returns an error only if the query for one family failed and there are
-    /// no addresses of the other.
+    /// Resolves the IPv4 and the IPv6 addresses at the same time. Returns an error only if the query for one family
+    /// failed and the other family has no addresses.
     async fn resolve(&self, host: &str) -> Result<DnsAnswer, AskError> {
         let both = tokio::join!(self.resolvers.ask(host, false), self.resolvers.ask(host, true));
         let (mut addresses, mut hold) = (Vec::new(), Duration::MAX);

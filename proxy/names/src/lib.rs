@@ -3,16 +3,16 @@
 //! ```text
 //! Names.watch(host) ─► one task per name ─► resolvers of /etc/resolv.conf (A and AAAA)
 //!        │                   └─ sleeps as long as the response is valid, then resolves again
-//!        └─ receiver of Found: no response yet, addresses, or why there are none
+//!        └─ receiver of NameState: no response yet, addresses, or why there are none
 //! ```
 //!
 //! A response is used for its time to live, within limits. While no resolver responds, the last good addresses stay in
-//! use for a limited time (RFC 8767). Once a resolver reports that the name does not exist, its old addresses are
-//! dropped. The task of a name ends when the name has no receivers.
+//! use for a limited time (RFC 8767). Once a resolver reports that the name does not exist or has no addresses, the old
+//! addresses are dropped. The task of a name ends when the name has no receivers.
 //!
-//! The crate does not deal with services or proxies. Every query has an option that says that a proxy sends it. The
-//! mesh's own resolver answers applications with a virtual address, and because of the option it answers a proxy with
-//! the real addresses. Other resolvers ignore the option.
+//! The crate does not deal with services or proxies. Every query has an EDNS option ([`PROXY_OPTION`]) that marks it as
+//! a query of a proxy. The mesh's own resolver answers applications with a virtual address, and because of the option
+//! it answers a proxy with the real addresses. Other resolvers ignore the option.
 //!
 //! Read first: [`Names`], then `question` (what a query contains, and which responses count).
 

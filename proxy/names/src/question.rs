@@ -10,9 +10,11 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use crate::ask::AskError;
 
-/// The code of the option which says that a proxy sends the query (RFC 6891 section 9: for local use).
+/// The code of the EDNS option which says that a proxy sends the query. The code is one of those for local use (RFC
+/// 6891 section 9).
 pub const PROXY_OPTION: u16 = 65_313;
-/// How many addresses of one name are used. A service with more addresses normally has load balancers at its addresses.
+/// How many addresses of one name are used. If a service has more, they are normally addresses of load balancers, and
+/// some of them are enough.
 pub const MAX_ADDRESSES: usize = 64;
 /// The largest number of aliases that are followed within a response. Real chains have two or three aliases.
 const MAX_ALIASES: usize = 16;
@@ -31,7 +33,7 @@ pub(crate) enum DnsAnswer {
     None(Duration),
     /// The name does not exist.
     NoName(Duration),
-    /// The response did not fit. Query again over TCP.
+    /// The response did not fit into a datagram. The query must be repeated over TCP.
     Truncated,
 }
 
@@ -102,8 +104,8 @@ impl Question {
         Ok(DnsAnswer::Addresses(addresses, Duration::from_secs(ttl.into())))
     }
 
-    /// The name, and the names for which it is an alias, directly or through other aliases. Also the shortest time to
-    /// live in this chain.
+    /// Follows the aliases (CNAME) from this name. Returns all names on the way, whose addresses are addresses of this
+    /// name, and the shortest time to live of the aliases.
     fn aliases(&self, answers: &[Record]) -> (HashSet<Name>, u32) {
         let (mut owners, mut ttl, mut at) = (HashSet::new(), u32::MAX, self.name.clone());
         owners.insert(at.clone());
