@@ -1,8 +1,13 @@
 //! Hands listeners and sockets to node proxies.
 //!
+//! ```text
+//! supervisor (leno up, agent) ── ServeOrder with a channel, over standard input ──► broker
+//! node proxy ◄── Namespace: the listeners and some sockets ── that channel ──────── broker
+//! node proxy ── SocketRequest ──► broker ── Sockets ──► node proxy
+//! ```
 //! The broker is started inside the workload's network namespace. It runs as the proxies' user without capabilities, is
 //! confined like a proxy, and handles no traffic. Its listeners outlive the node proxy: connections wait in them while
-//! that is started again.
+//! the node proxy is restarted.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -31,7 +36,7 @@ use crate::report;
 
 const UNSPECIFIED_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// The addresses of the proxy's listeners, to which the capture redirects connections of the workload.
+/// The addresses of the proxy's listeners, to which rules in the workload's namespace redirect its connections.
 const LISTENERS: [(SocketRole, IpAddr, u16); 4] = [
     (SocketRole::Outbound, IpAddr::V4(Ipv4Addr::LOCALHOST), ports::OUTBOUND),
     (SocketRole::Outbound, IpAddr::V6(Ipv6Addr::LOCALHOST), ports::OUTBOUND),
@@ -40,16 +45,17 @@ const LISTENERS: [(SocketRole, IpAddr, u16); 4] = [
 ];
 const ADMIN: (IpAddr, u16) = (UNSPECIFIED_V6, ports::ADMIN);
 
-/// The listeners and settings from which each node proxy is served.
+/// What every node proxy is offered: the listeners, and the addresses of the workload's network namespace.
 struct Namespace {
     listeners: Vec<(SocketRole, OwnedFd)>,
     addresses: Vec<IpAddr>,
-    /// When the listeners are closed, because another process has listeners of its own.
+    /// When the listeners are closed; `None` unless the supervisor has ordered it, because another process has
+    /// listeners of its own.
     closes_at: Option<Instant>,
 }
 
 /// How many node proxies are served at once: the newest one, and earlier ones that finish open streams. If there are
-/// more, the oldest is disconnected, which cuts its streams of the workload.
+/// more, the oldest is disconnected. It then stops serving the workload, which cuts these streams.
 const MAX_PROXIES: usize = 32;
 
 /// Runs until the supervisor closes its end of standard input. No node proxy can end the broker or keep it from serving
@@ -79,8 +85,8 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for orders and messages. Returns whether there are orders, and which node proxies have sent a message or have
-/// ended.
+/// Waits for orders and messages, until `until` at most. Returns whether there are orders, and which node proxies have
+/// sent a message or have ended.
 fn wait(
     orders: &Channel,
     proxies: &VecDeque<Channel>,
@@ -113,7 +119,7 @@ fn bring(proxy: &Channel) -> bool {
 fn is_served(brought: io::Result<bool>, what: &str) -> bool {
     match brought {
         Ok(is_there) => is_there,
-        // The node proxy was killed.
+        // The node proxy has ended.
         Err(error)
             if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
         {
@@ -183,7 +189,8 @@ impl Namespace {
         Ok(Self { listeners, addresses: interface_addresses()?, closes_at: None })
     }
 
-    /// Waits once for orders and requests, and handles them. Returns false when the supervisor has closed its end.
+    /// Waits once for orders and requests, and handles them. Also closes the listeners when it is time. Returns false
+    /// once the supervisor has closed its end.
     fn turn(&mut self, orders: &Channel, proxies: &mut VecDeque<Channel>) -> anyhow::Result<bool> {
         if self.closes_at.is_some_and(|at| at <= Instant::now()) {
             self.closes_at = None;
@@ -225,13 +232,13 @@ impl Namespace {
         Ok(true)
     }
 
-    /// Steers new connections to the listeners of another process. The listeners of this process are closed a little
-    /// later, once pending handshakes have completed, because the kernel resets a handshake that completes at the
-    /// moment in which a listener is closed.
+    /// Steers new connections to the listeners of another process. The listeners of this process are closed
+    /// [`LAST_HANDSHAKES`] later, once pending handshakes have completed, because the kernel resets a handshake that
+    /// completes at the moment in which a listener is closed.
     fn pass_on(&mut self) {
         for (role, listener) in &self.listeners {
-            // The kernel numbers the listeners of a port. This process' listener has number 0, so the other process'
-            // one has number 1.
+            // The kernel numbers the listeners of a port in the order in which they began to listen: this process'
+            // listener has number 0, the other process' one number 1.
             if let Err(error) = steer(listener, 1) {
                 report(format_args!(
                     "connections that arrive while a listener is closed may be lost ({role:?}): {error}"
@@ -258,11 +265,11 @@ impl Namespace {
     /// Sends the listeners and sockets to a node proxy.
     fn offer(&self, proxy: &Channel) -> io::Result<bool> {
         proxy.set_nonblocking()?;
-        // Each node proxy gets sockets of these kinds for itself. A second node proxy may come while the first still
-        // finishes streams, and with shared sockets each would read answers that the kernel has sent to the other.
+        // Each node proxy gets sockets of its own for these roles. A second node proxy may come while the first still
+        // finishes streams, and if they shared a socket, each would read answers that the kernel has sent to the other.
         let mut own =
             vec![(SocketRole::Probe, tcp(false)?), (SocketRole::Diagnosis, diagnosis()?.into())];
-        // If there is no such socket, the node proxy works without it and reports this.
+        // The kernel may not offer announcements. The node proxy then works without them and reports this.
         own.extend(announcements().ok().map(|socket| (SocketRole::Announcements, socket.into())));
         let all = || self.listeners.iter().chain(&own);
         let roles = all().map(|(role, _)| *role).collect();
@@ -368,12 +375,14 @@ mod tests {
         assert_eq!(proxies.len(), 3);
         let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
         babbler.send(&"nonsense", &[]).unwrap();
-        // This proxy requests sockets until its queue is full.
+        // This proxy requests sockets without reading the answers, until their queue is full and the broker disconnects
+        // it.
         silent.set_nonblocking().unwrap();
         while silent.send(&WANT, &[]).is_ok() {
             turn();
         }
-        // This drops the descriptors in the queue, because the kernel limits those of users without capabilities.
+        // Closing the channel frees the descriptors in its queue. They would count towards the kernel's limit for users
+        // without capabilities.
         drop(silent);
         assert!(is_brought(&good, &mut turn));
         assert_eq!(proxies.len(), 1, "the others are disconnected");

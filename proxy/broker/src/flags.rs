@@ -17,9 +17,11 @@ Options:
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
-    /// Whether another proxy of the workload may listen on the same ports later.
+    /// Whether another proxy of the workload may listen on the same ports later, so that they must not be bound
+    /// exclusively.
     pub(crate) supervised: bool,
-    /// Whether another proxy serves the workload until the node proxy that gets the listeners does.
+    /// Whether another proxy still serves the workload. The broker then only binds its listeners, and the node proxy
+    /// that gets them makes them listen when it takes over.
     pub(crate) succeeds: bool,
 }
 

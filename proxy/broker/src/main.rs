@@ -1,9 +1,9 @@
-//! `leno-broker`: creates sockets in the network namespace and control group of one workload, for a node proxy that
-//! runs outside of them (`leno_handover`).
+//! `leno-broker`: creates sockets in the network namespace and control group of one workload, for a node proxy, which
+//! serves many workloads and runs outside of their namespaces (`leno_handover`).
 //!
-//! Each workload in node mode has a broker, so it is small: it has no async runtime, no TLS, no logger and no
-//! configuration. `leno up` and the agent of a Kubernetes node start it, with the channel for its orders as standard
-//! input. It writes its messages to standard error.
+//! There is one broker for each workload of a node proxy, so it is small: it has no async runtime, no TLS, no logger
+//! and no configuration. `leno up` and the agent of a Kubernetes node start it, with the channel for its orders as
+//! standard input. It writes its messages to standard error.
 
 #![cfg_attr(
     not(test),
