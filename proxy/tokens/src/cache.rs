@@ -17,12 +17,13 @@ const MAX_BYTES: usize = 1024 * 1024;
 /// The claims of tokens by their texts.
 type Verified = HashMap<Box<[u8]>, Rc<Claims>>;
 
-/// What a token was verified for: a policy, and the header in which some of its issuers expect their tokens.
+/// What a token was verified for. A policy may expect the tokens of different issuers in different headers, so the same
+/// text in another header is verified again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenUse {
-    /// The position of the policy.
+    /// The position of the policy in the caller's list.
     pub policy: usize,
-    /// The position in the policy of the first issuer that uses this header.
+    /// The position, among the policy's issuers, of the first one that uses this header.
     pub header: usize,
 }
 
@@ -34,8 +35,8 @@ pub struct TokenCache {
 }
 
 impl TokenCache {
-    /// Verifies a token, unless it was verified before for the same use. The issuers of a use never change. `now` is
-    /// the time since the beginning of 1970.
+    /// Verifies a token, unless it was verified before for the same use; then only its time is checked. The issuers of
+    /// a use must not change while the cache exists. `now` is the time since the beginning of 1970.
     ///
     /// # Errors
     /// Why the token is not valid. This is not cached, because clients can make any number of such tokens.
@@ -85,7 +86,7 @@ mod tests {
         assert_eq!(verify(NOW + 1), Ok(()));
         assert_eq!(verify(1031), Err(TokenError::Expired));
         assert_eq!(verify(869), Err(TokenError::NotYet));
-        // Another policy has other issuers, and so has another header.
+        // The same text for another policy or in another header has other issuers.
         for other in [TokenUse { policy: 1, ..USE }, TokenUse { header: 1, ..USE }] {
             let other = cache.verify(text.as_bytes(), (other, &[]), Duration::from_secs(NOW));
             assert_eq!(other.map(|_| ()), Err(TokenError::Issuer));

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claims {
     values: Map<String, Value>,
-    /// The values of `exp` and `nbf`, counted from the beginning of 1970, including the skew that is tolerated.
+    /// The values of `exp` and `nbf` since the beginning of 1970. The issuer's permitted clock skew was added and
+    /// subtracted.
     pub(crate) until: Duration,
     pub(crate) from: Duration,
     /// The position of the token's issuer among those that it was verified for.
@@ -72,7 +73,7 @@ fn find<'v>(values: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
     find(values.get(first)?.as_object()?, rest)
 }
 
-/// A value without parts, as the text of a header line; `None` if a header cannot express it.
+/// A value that is not a list or an object, as the text of a header line; `None` if a header cannot express it.
 fn line(value: &Value) -> Option<String> {
     scalar(value).filter(|text| text.trim_ascii() == text)
 }
@@ -122,7 +123,7 @@ mod tests {
             ("admin", Some("true")),
             ("groups", Some("dev,ops,7")),
             ("nested.groups", Some("a")),
-            // The application would find a group that the token does not have.
+            // If this were passed on, the application would find a group that the token does not have.
             ("forged", None),
             ("nested", None),
             ("deep", None),

@@ -11,11 +11,12 @@ pub enum TokenError {
     TooLarge,
     /// The token is not from an issuer of the policy.
     Issuer,
-    /// The issuer, at this position among the issuers of the policy, has no key for its algorithm and `kid`.
+    /// The issuer has no key for the token's `alg` and `kid`. The number is its position in the list of issuers with
+    /// which the token was verified.
     Key(usize),
-    /// The signature was not made with that key.
+    /// None of the issuer's keys for the token's `alg` and `kid` has made the signature.
     Signature,
-    /// The token has expired, or has no `exp`.
+    /// The token has expired, or its times are missing or malformed.
     Expired,
     /// The token is not valid before its `nbf`.
     NotYet,

@@ -8,8 +8,8 @@
 //! The crate does not deal with where tokens come from, with policies, or with fetching keys.
 //!
 //! ```text
-//! token ─► TokenCache ─ known ─────────────────────────────────► Claims ─ fulfil(ClaimMatch)
-//!              └─ new ─ verify(issuers, time) ─► signature, time ─┘
+//! token ─► TokenCache ─ known ─ its time ───────────────────────────────► Claims ─ fulfil(ClaimMatch)
+//!              └─ new ─ verify(issuers, now): issuer, key, signature, time, audience ─┘
 //! ```
 
 #![cfg_attr(

@@ -17,7 +17,8 @@ use crate::{Claims, TokenError};
 /// longer than real tokens.
 pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// Verifies a token of one of these issuers. `now` is the time since the beginning of 1970.
+/// Verifies a token that must be from one of these issuers. Several may have the same name. `now` is the time since the
+/// beginning of 1970.
 ///
 /// # Errors
 /// Why the token is not valid.
@@ -33,7 +34,8 @@ pub fn verify(token: &[u8], issuers: &[&TokenIssuer], now: Duration) -> Result<C
         _ => return Err(TokenError::Malformed),
     };
     let signature = decoded(signature)?;
-    // The token has an extension that must be understood, and this crate knows none (RFC 7515 section 4.1.11).
+    // This header names extensions that the verifier must understand, and this crate knows none (RFC 7515 section
+    // 4.1.11).
     if header.contains_key("crit") {
         return Err(TokenError::Malformed);
     }
@@ -73,7 +75,8 @@ fn object(text: &[u8]) -> Result<Map<String, Value>, TokenError> {
     serde_json::from_slice(&decoded(text)?).map_err(|_| TokenError::Malformed)
 }
 
-/// Whether a key belongs to the algorithm and the `kid` of a token.
+/// Whether a key belongs to the `alg` and the `kid` of a token. If either the key or the token has no id, only `alg`
+/// counts.
 fn is_for(key: &TokenKey, header: &Map<String, Value>) -> bool {
     let algorithm = header.get("alg").and_then(Value::as_str).and_then(TokenAlgorithm::named);
     let id = header.get("kid").and_then(Value::as_str);
@@ -99,7 +102,8 @@ fn is_signed(key: &TokenKey, signed: &[u8], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(algorithm, &*key.public).verify(signed, signature).is_ok()
 }
 
-/// The times from which and until which a token is valid; `None` if it has no end.
+/// The times from which and until which a token is valid. `None` if it has no `exp`, or if one of the times is
+/// malformed.
 fn times(payload: &Map<String, Value>, skew: Duration) -> Option<(Duration, Duration)> {
     let time = |value: &Value| {
         value.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())

@@ -12,7 +12,7 @@ use leno_types::tokens::ClaimMatch;
 
 use super::*;
 
-/// The time that it is in all tests.
+/// The present time in all tests, in seconds.
 pub(crate) const NOW: u64 = 950;
 
 static KEY: LazyLock<EcdsaKeyPair> =
