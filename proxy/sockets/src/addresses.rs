@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-/// How many addresses are read. A workload's namespace has about four.
+/// How many addresses are returned. A workload's namespace has about four.
 const MAX_ADDRESSES: usize = 256;
 
 /// The addresses of the interfaces of the calling process' network namespace.

@@ -13,12 +13,13 @@ pub const BY_FAMILY: u16 = 20;
 pub const HEADER: usize = 16;
 /// The length of `struct inet_diag_req_v2`.
 const REQUEST: usize = 56;
-/// The length of `struct inet_diag_sockid`, which ends a query.
+/// The length of `struct inet_diag_sockid`, the description of a socket that ends a query.
 pub const SOCKET_ID: usize = 48;
 /// The offset in a message of the count of unread bytes (`idiag_rqueue`): within `struct inet_diag_msg`.
 pub const UNREAD_AT: usize = HEADER + 56;
-/// The value of that count, as a filter loads it, if only a FIN is unread: the kernel counts a FIN as a byte. This is
-/// the case if the other program closes first, as most clients do.
+/// The value of that count if only a FIN is unread, which the kernel counts as a byte. This is the case if the other
+/// program closes first, as most clients do. The kernel writes the count in the machine's byte order, but a filter
+/// loads it in network byte order.
 const FIN_ALONE: u32 = 1_u32.to_be();
 /// The multicast groups `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY` (linux/sock_diag.h), as bits.
 const GROUPS: u32 = 0b101;
@@ -58,7 +59,7 @@ pub fn query(
     bytes
 }
 
-/// A field of a message; `None` if the message ends before it does.
+/// A field of a message. `None` if the message is too short.
 #[must_use]
 pub fn field<const N: usize>(message: &[u8], at: usize) -> Option<[u8; N]> {
     message.get(at..at.checked_add(N)?)?.try_into().ok()
@@ -103,9 +104,10 @@ mod tests {
 
     /// The offset in a message of the ports of a socket, its own first: after `struct nlmsghdr` and four bytes.
     const PORTS_AT: usize = 16 + 4;
-    /// Longer than any machine needs.
+    /// How long the test waits at most: longer than any machine needs.
     const LIMIT: Duration = Duration::from_secs(60);
-    /// How long after a message the announcements of sockets that were destroyed earlier may arrive.
+    /// How long the test waits for announcements of sockets that were destroyed earlier, after the announcement that it
+    /// expects.
     const LATE: Duration = Duration::from_millis(50);
 
     fn connect(listener: &TcpListener) -> (TcpStream, TcpStream) {
@@ -117,7 +119,7 @@ mod tests {
         client.local_addr().unwrap().port()
     }
 
-    /// The ports of the next socket that is announced within [`LATE`], if there is one.
+    /// The ports of the next announced socket. `None`, after a millisecond, if there is no announcement.
     fn next(announcements: &mut Socket) -> Option<[u16; 2]> {
         let mut message = [0; 1024];
         match announcements.read(&mut message) {

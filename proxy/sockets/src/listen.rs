@@ -10,19 +10,19 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::steer::spread;
 
-/// How many connections the kernel completes before they are accepted. That is a burst that one worker accepts within
-/// some 50 ms. The kernel reduces it to `net.core.somaxconn` (4096).
+/// How many connections may wait to be accepted: a burst that one worker (a thread of the proxy) accepts within some 50
+/// ms. The kernel reduces this to `net.core.somaxconn` (4096 by default).
 pub const BACKLOG: i32 = 4096;
 
-/// The backlog of the admin server, to which scrapers and probes connect.
+/// The backlog of the admin server, to which few clients connect: scrapers of metrics and health probes.
 pub const ADMIN_BACKLOG: i32 = 128;
 
 /// How long a listener that closes waits for pending handshakes: longer than a round trip to a client in the same
 /// region.
 pub const LAST_HANDSHAKES: Duration = Duration::from_millis(100);
 
-/// After how much silence the kernel probes a connection, and how often before it ends the connection: 5 s + 3 x 3 s.
-/// While sent bytes are unacknowledged, the kernel sends no probes.
+/// After how much silence the kernel probes a connection, and how often before it ends the connection: after 5 s + 3 x
+/// 3 s without any answer. While sent bytes are unacknowledged, the kernel sends no probes.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
 const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 const PROBES: u32 = 3;
@@ -46,8 +46,8 @@ pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
 /// listens already.
 ///
 /// If an earlier process has steered all clients to the position that this listener gets ([`steer`](crate::steer)),
-/// that is undone at once. Otherwise this listener would get all clients, even before the process can serve, and one of
-/// several workers would get the clients of all.
+/// that is undone at once. Otherwise this listener would get all clients: even before its process can serve, and, if it
+/// belongs to one of several workers, the clients of all of them.
 ///
 /// # Errors
 /// The system's reason.
