@@ -35,9 +35,9 @@ use seccompiler::{
     SeccompFilter, SeccompRule, sock_filter,
 };
 
-/// Files that every proxy may read in addition to those of its configuration. The resolver and its libraries read them,
-/// the C library reads them to examine the machine, and some provide random numbers. A file that does not exist is
-/// skipped.
+/// Files, or folders with files, that every proxy may read in addition to those of its configuration: for name
+/// resolution and its libraries, for the C library to examine memory and processors, and for random numbers. What does
+/// not exist is skipped.
 const READABLE: [&str; 9] = [
     "/etc",
     "/usr/lib",
@@ -50,8 +50,8 @@ const READABLE: [&str; 9] = [
     "/dev/urandom",
 ];
 
-/// The version of Landlock that is used: restrictions of files from Linux 6.10, and of signals from 6.12. An older
-/// kernel enforces the part that it supports.
+/// The versions of Landlock that are used: the restrictions of files that Linux 6.10 has, and those of signals that
+/// 6.12 has. An older kernel enforces the part that it supports.
 const FILES: ABI = ABI::V5;
 const SIGNALS: ABI = ABI::V6;
 
@@ -125,7 +125,7 @@ const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX
 /// A part of the confinement that this kernel cannot enforce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unenforced {
-    /// The kernel supports only a part of the restrictions of files.
+    /// The kernel supports only a part of the restrictions of files and signals.
     PartOfLandlock,
     /// The kernel has no Landlock.
     Landlock,
@@ -170,8 +170,8 @@ pub fn close_memory() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Confines this thread and those that it starts. Files below the folders in `files` can still be read, even after they
-/// were replaced, which happens with projected tokens.
+/// Confines this thread and those that it starts. The files in `files`, and all others in and below their folders, can
+/// still be read, even after they were replaced, which happens with projected tokens.
 ///
 /// A kernel without Landlock or seccomp is not an error: the parts that it does not enforce are returned.
 ///
