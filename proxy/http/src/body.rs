@@ -90,7 +90,7 @@ impl BodyError {
 #[derive(Debug, Clone)]
 pub struct BodyWalker {
     state: State,
-    /// The copy of the content for a tap, if there is one.
+    /// The copy of the content for an operator who watches the request (a tap), if there is one.
     copy: Option<Arc<BodyCopy>>,
 }
 

@@ -57,6 +57,7 @@ pub struct Call {
     /// The parts of the body that were read so far, which are held for a retry.
     held: SmallVec<[Piece; 4]>,
     held_bytes: usize,
+    /// The trailers, once the end of the body was read.
     trailers: Option<Head>,
     /// Whether all of the body was read.
     ended: bool,

@@ -90,7 +90,8 @@ impl<S: Io> Conn<S> {
     }
 
     /// Waits for the next request. Returns `None` if the client has ended its stream or was idle for too long. A
-    /// request that begins while the worker's budget is used up fails with [`Cause::MemoryBudget`].
+    /// request that begins while the memory budget of this thread ([`budget`]) is used up fails with
+    /// [`Cause::MemoryBudget`].
     pub async fn read_request(&mut self, limits: &Limits) -> Result<Option<RequestHead>, Failure> {
         let never = pin!(std::future::pending());
         if !self.request_begins(limits.idle, never, &mut false).await {

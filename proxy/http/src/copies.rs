@@ -40,6 +40,7 @@ pub struct ConnCopies<'c, S> {
 /// A client's connection, as a copy uses it. Bytes that the copy writes reach the client once the copy has the ticket.
 #[derive(Debug)]
 pub struct CopyClient<'c, S> {
+    /// The client, as long as no copy has taken it.
     client: SharedClient<Client<'c, S>>,
     /// The client, once this copy has taken it.
     mine: Option<Client<'c, S>>,
@@ -55,7 +56,8 @@ struct Client<'c, S> {
 }
 
 impl<S: Io> Conn<S> {
-    /// Sets the client aside for copies of `request`, which was [held](Conn::hold).
+    /// Prepares copies of `request`, which was [held](Conn::hold). The client belongs to the copies until
+    /// [`ConnCopies::finish`].
     pub fn copies(&mut self, request: &RequestHead) -> ConnCopies<'_, S> {
         let length = self.whole_request(request).unwrap_or(request.len());
         ConnCopies { client: Rc::new(RefCell::new(Some(Client { conn: self, length }))) }
@@ -211,7 +213,8 @@ pub struct CallCopies<'c> {
 }
 
 impl Call {
-    /// Sets the client's stream aside for copies of its request, which was [held](Call::hold_whole).
+    /// Prepares copies of the request, which was [held](Call::hold_whole). The client's stream belongs to the copies
+    /// until [`CallCopies::finish`].
     pub fn copies(&mut self) -> CallCopies<'_> {
         let stream = Rc::new(RefCell::new(self.take_stream()));
         CallCopies { call: self, stream }

@@ -20,7 +20,7 @@ use crate::alarm::Alarm;
 /// [`SILENCE`]. A client that stays costs few checks.
 const FIRST_WAIT: Duration = Duration::from_millis(75);
 
-/// The waits between checks.
+/// Waits between checks that grow from [`FIRST_WAIT`] to [`SILENCE`]. Contains the last one.
 #[derive(Debug, Default)]
 pub(crate) struct GrowingWait(Duration);
 
@@ -38,6 +38,7 @@ pub(crate) struct DepartureChecks {
     /// Whether a check has returned [`Presence::Unknown`], for example because the client is on another machine.
     /// Further checks would return the same.
     is_unknown: bool,
+    /// The wait before the next check.
     wait: GrowingWait,
     /// The time of the next check; `None` before the first check.
     next: Option<Instant>,

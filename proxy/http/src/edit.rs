@@ -1,5 +1,5 @@
 //! Edits of HTTP/1 heads. Heads are forwarded as received, except for the edits that are planned here: those that HTTP
-//! requires of a hop, and those that the caller wants.
+//! requires of each hop (a proxy between two connections), and those that the caller wants.
 
 use smallvec::SmallVec;
 
@@ -15,6 +15,7 @@ pub(crate) use block::{INTERNAL, add_trace, edit_block, edit_fields, ends_at_hop
 /// A complete header line, created once and sent many times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderLine {
+    /// The name, `: `, the value and CRLF.
     line: Box<[u8]>,
     /// The name in lower case, which an HTTP/2 field needs; `None` if the name in the line is already in lower case.
     lower_name: Option<Box<[u8]>>,
@@ -238,9 +239,13 @@ struct Hop<'m> {
     line: Option<&'static [u8]>,
     /// Whether the received `Connection` lines stay as they are.
     keep_lines: bool,
+    /// Whether `Upgrade` stays.
     keep_upgrade: bool,
+    /// Whether Content-Length and Transfer-Encoding stay.
     keep_framing: bool,
+    /// Whether the mesh's own headers (`leno-*`) stay.
     keep_mesh: bool,
+    /// Whether the headers stay that tell an application who its client is.
     keep_identity: bool,
 }
 

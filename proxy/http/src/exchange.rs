@@ -54,8 +54,8 @@ pub struct Order<'a, J = ()> {
     pub response: Edits<'a>,
     /// When the exchange fails with [`Cause::Deadline`].
     pub deadline: Option<Instant>,
-    /// When a response must have begun. If it has not, the request can be sent to another server, provided that it is
-    /// still held completely.
+    /// When a response must have begun. Otherwise the exchange fails with [`Cause::Late`], and the request can be sent
+    /// to another server, provided that it is still held completely.
     pub response_by: Option<Instant>,
     /// Whether to close the client's connection after this response, because the proxy drains. For HTTP/1 only: the
     /// owner of an HTTP/2 connection drains it.
@@ -226,7 +226,7 @@ impl<F: FnMut(ResponseView<'_>, bool) -> Judgement> Judge for F {
 /// The result of an exchange.
 #[derive(Debug)]
 pub struct Exchange {
-    /// The status of the final response, or 101, once its head has arrived and the judge has accepted it.
+    /// The status of the final response once the judge has accepted it, or 101.
     pub status: Option<u16>,
     /// When the exchange began.
     pub started: Instant,

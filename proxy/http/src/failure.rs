@@ -69,7 +69,7 @@ pub enum Cause {
     /// The server sent `101 Switching Protocols` for a protocol that the request does not ask for.
     #[error("the server switched to a protocol that the request does not ask for")]
     UnaskedUpgrade,
-    /// The worker's memory is used up. Nothing of the request was forwarded.
+    /// The memory budget of the proxy's thread is used up. Nothing of the request was forwarded.
     #[error("no memory is left for another request")]
     MemoryBudget,
     /// The request asked for another protocol over HTTP/2, where the server's answer cannot be expressed (RFC 8441):

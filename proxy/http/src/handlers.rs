@@ -26,6 +26,7 @@ pub struct Handlers<J, R> {
     free: RefCell<Vec<Handler<J, R>>>,
     /// The lowest number of free handlers since the last sweep.
     spare: Cell<usize>,
+    /// Creates a handler.
     make: Box<dyn Fn() -> Handler<J, R>>,
 }
 

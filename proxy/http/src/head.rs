@@ -96,6 +96,7 @@ impl Span {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) name: Span,
+    /// The value without white space around it.
     pub(crate) value: Span,
     /// The position after the line's CRLF.
     pub(crate) end: u16,

@@ -52,7 +52,7 @@ impl<S: Io> Conn<S> {
         self.received.bytes().get(..length)
     }
 
-    /// Waits until the body of `request` has been received, or more than `limit` bytes of it, or [`MAX_AHEAD`] bytes of
+    /// Waits until the body of `request` has been received, or more than `limit` bytes of it, or 128 KiB of
     /// the request. Sends a 100 (Continue) if the client waits for one. Nothing is removed: the relay still finds all
     /// bytes that were read. The wait has no time limit.
     ///

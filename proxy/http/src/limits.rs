@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The largest head that can be parsed, because positions inside a head have 16 bits.
 pub const MAX_HEAD_BYTES: usize = u16::MAX as usize;
 
-/// How much a connection may use. `Default` suits a sidecar.
+/// How much memory and time a connection may use. `Default` suits a sidecar (a proxy beside one application).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The largest head of a request or response in bytes, at most [`MAX_HEAD_BYTES`]. A request with a longer head is

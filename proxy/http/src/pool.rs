@@ -1,4 +1,4 @@
-//! Buffers in four sizes. Each worker's thread keeps a limited number of free buffers.
+//! Buffers in four sizes. Each thread of the proxy (a worker) keeps a limited number of free buffers.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -13,7 +13,7 @@ use leno_transport::budget;
 /// head. The largest is for bulk streams: the bytes of a still larger read would not fit into the processor's cache.
 const SIZES: [usize; 4] = [4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
 
-/// How many free buffers of each size are kept: at most 0.5 MiB of a size, and 2 MiB in a worker. Further buffers are
+/// How many free buffers of each size are kept: at most 0.5 MiB of a size, and 2 MiB in a thread. Further buffers are
 /// freed.
 const KEPT: [usize; 4] = [128, 32, 8, 2];
 
@@ -86,8 +86,8 @@ pub fn trim_pool() {
 }
 
 /// Bytes from the pool. They return to the pool of the thread that drops them. The empty buffer (`Default`) has no
-/// memory. Buffers in use are charged to the worker's budget. Free buffers are not, because their number has a fixed
-/// limit.
+/// memory. Buffers in use are charged to the thread's memory budget ([`budget`]). Free buffers are not, because their
+/// number has a fixed limit.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,

@@ -18,10 +18,11 @@ use crate::pool::{Buffer, Class};
 
 /// The received bytes. There is a buffer only while there are bytes. The size of the buffer adapts to the stream: after
 /// a read that fills it the next buffer is larger, and after a read that uses less than an eighth the next one is
-/// smaller. While the worker's budget is nearly used up, the next one is the smallest.
+/// smaller. While the memory budget of this thread ([`budget`]) is nearly used up, the next one is the smallest.
 #[derive(Debug)]
 pub(crate) struct Received {
     buffer: Buffer,
+    /// The received bytes are at `start..end` of the buffer.
     start: usize,
     end: usize,
     /// The size of the next buffer.

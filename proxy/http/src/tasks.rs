@@ -7,7 +7,8 @@ use std::task::{Poll, Waker};
 
 use leno_transport::spawn_contained;
 
-/// How many free tasks a worker keeps after a burst. Each takes some kilobytes. Further tasks end after their request.
+/// How many free tasks a worker (a thread of the proxy) keeps after a burst. Each takes some kilobytes. Further tasks
+/// end after their request.
 const KEPT: usize = 256;
 
 /// The tasks of one worker that serve HTTP/2 requests or connections. A task that has served its request waits for
@@ -23,6 +24,7 @@ pub struct Tasks<J> {
 struct Seat<J> {
     job: Cell<Option<J>>,
     waker: RefCell<Option<Waker>>,
+    /// Whether the task must end.
     dismissed: Cell<bool>,
 }
 

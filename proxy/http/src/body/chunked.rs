@@ -54,7 +54,8 @@ pub(super) struct Chunked {
     excess: u64,
     /// How many bytes of trailer lines were read so far.
     trailer_bytes: usize,
-    /// The fields that the head's `Connection` names. They are for this hop only, even as trailers.
+    /// The fields that the head's `Connection` names. They are for this hop only, even as trailers (RFC 9110 section
+    /// 7.6.1).
     options: Option<ConnectionOptions>,
 }
 

@@ -57,8 +57,9 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.poll_http1_head(cx)
     }
 
-    /// Called when the client has ended its sending direction. The proxy ends the server's direction, too, so that the
-    /// server sees what it would see without a proxy. A connection between two proxies stays open after the request.
+    /// If the client has ended its sending direction after this request, the proxy also ends the server's direction, so
+    /// that the server sees what it would see without a proxy. A connection between two proxies stays open after the
+    /// request.
     fn pass_half_close(&mut self) {
         if self.order.mesh {
             return;

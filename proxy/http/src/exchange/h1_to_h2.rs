@@ -154,9 +154,9 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         Ok(())
     }
 
-    /// Whether the response lets another protocol take over. A proxy of the mesh states this in its internal header,
-    /// and has not granted the protocol without that header. From other servers, every success grants it (RFC 8441
-    /// section 5).
+    /// Whether the response lets another protocol take over. A proxy of the mesh states this in its internal header
+    /// ([`Carried`]), and has not granted the protocol without that header. From other servers, every success grants it
+    /// (RFC 8441 section 5).
     fn is_switch(&self, to: ToH1<'_>) -> bool {
         let said = to.carried.and_then(Carried::parse).map(|carried| carried.switched);
         let success = (200..300).contains(&to.status);

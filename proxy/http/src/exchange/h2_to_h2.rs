@@ -114,6 +114,7 @@ struct Relay<'r, 'a, J> {
     call: &'r mut Call,
     server: &'r Client,
     order: &'r mut Order<'a, J>,
+    /// The stream to the server. `None` before it is open, and once it is linked with the client's.
     to_server: Option<Stream>,
     up: Up,
     /// Whether the server accepts no more bytes of the request for now.
@@ -121,6 +122,7 @@ struct Relay<'r, 'a, J> {
     /// How many of the held pieces of the body were sent.
     held_at: usize,
     down: Down,
+    /// The earlier of the order's and the client's deadline; after an upgrade, when the other protocol must end.
     deadline: Option<Instant>,
     /// When the exchange is aborted if no byte of a body moves; `None` if there is no such limit.
     stall_until: Option<Instant>,

@@ -9,7 +9,7 @@ use leno_transport::budget;
 use crate::call::Call;
 use crate::failure::{Cause, Failure, Party, Report};
 
-/// Refuses a request that begins while the worker's memory is used up.
+/// Refuses a request that begins while the memory budget of this thread is used up.
 pub(super) fn admit() -> Result<(), Failure> {
     if budget::admits() { Ok(()) } else { Err(Failure::new(Party::Us, Cause::MemoryBudget)) }
 }

@@ -37,9 +37,11 @@ pub(super) struct Outgoing {
     /// How the message is framed. A length is what is still to come.
     framing: Framing,
     head: Rendered,
+    /// The line with the size of the chunk, of which the first `size_length` bytes are used.
     size_line: [u8; SIZE_LINE],
     size_length: usize,
     pieces: SmallVec<[Piece; PIECES]>,
+    /// What follows the content: the end of the chunk, and the last chunk with the trailers.
     tail: SmallVec<[u8; 16]>,
     /// The number of bytes of content in `pieces`.
     content: usize,
@@ -51,7 +53,7 @@ pub(super) struct Outgoing {
     done: usize,
     /// Whether written bytes may still be in a buffer of the connection.
     unflushed: bool,
-    /// The copy of the content for a tap, if there is one.
+    /// The copy of the content for an operator who watches the request (a tap), if there is one.
     copy: Option<Arc<BodyCopy>>,
     /// The sums over all batches.
     pub(super) moved: Moved,

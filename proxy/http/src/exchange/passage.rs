@@ -1,10 +1,10 @@
 //! How a message passes from the end where it is read to the end where it is written.
 //!
-//! | from   | to     | passage                                                                      |
-//! |--------|--------|------------------------------------------------------------------------------|
-//! | HTTP/1 | HTTP/1 | [`Pump`](super::pump::Pump): the received bytes, in place                     |
-//! | HTTP/1 | HTTP/2 | [`Incoming`](super::incoming::Incoming): its events, into a stream's queue    |
-//! | HTTP/2 | HTTP/1 | [`Outgoing`](super::outgoing::Outgoing): its pieces, framed, many in a write  |
+//! | from   | to     | passage |
+//! |--------|--------|---------|
+//! | HTTP/1 | HTTP/1 | [`Pump`](super::pump::Pump): the received bytes, from the buffer into which they were read |
+//! | HTTP/1 | HTTP/2 | [`Incoming`](super::incoming::Incoming): the parts of its body, into a stream's queue |
+//! | HTTP/2 | HTTP/1 | [`Outgoing`](super::outgoing::Outgoing): the pieces of its body, framed, several in one write |
 
 use std::task::{Context, Poll, ready};
 

@@ -30,11 +30,12 @@ const SLICES: usize = 16;
 pub(super) struct Pump<'a> {
     pub(super) walker: BodyWalker,
     plan: Plan<'a>,
-    /// How many pieces of the plan were written, and how many bytes of the next piece.
+    /// How many pieces of the plan (the edited head) were written, and how many bytes of the next piece.
     pieces_written: usize,
     piece_at: usize,
     written: usize,
     approved: usize,
+    /// Whether written bytes may still be in a buffer of the connection.
     unflushed: bool,
     pub(super) moved: Moved,
 }

@@ -74,7 +74,8 @@ enum AfterResponse {
     Wait,
 }
 
-/// One exchange between the ends `C` and `S`. The request moves through the passage `U`, the response through `D`.
+/// One exchange between the client's end `C` and the server's end `S`. The request moves through the passage `U` (up),
+/// the response through `D` (down).
 pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
     pub(super) client: C,
     pub(super) server: S,
@@ -90,6 +91,7 @@ pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
     /// Whether the request's direction was ended towards the server: after an upgrade, or because the client has ended
     /// its own.
     pub(super) end_to_server: HalfClose,
+    /// Whether the response's direction was ended towards the client, after an upgrade.
     end_to_client: HalfClose,
     /// Why the server accepts no more of the request. If the response then fails as well, this is reported as the
     /// cause.
@@ -97,7 +99,7 @@ pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
     /// The earlier of the order's and the client's deadline; after an upgrade, when the other protocol must end.
     deadline: Option<Instant>,
     bounds: Bounds,
-    /// The number of reads of heads, plus the moves of passages that no longer exist.
+    /// What [`Self::moves`] counts besides the present passages: reads of heads, and the passages of earlier heads.
     pub(super) moves: u64,
     pub(super) exchange: Exchange,
 }
@@ -110,7 +112,8 @@ pub(super) trait Heads {
     /// Ready when a head of the response has arrived and was handled.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>>;
 
-    /// Tells the server that the client sends nothing after this request, if the server's protocol can express that.
+    /// Called once the request is complete. If the client has ended its sending direction, passes this on to the
+    /// server, provided that the server's protocol can express it.
     fn pass_half_close(&mut self) {}
 }
 

@@ -131,6 +131,7 @@ impl<S: Io> ServerEnd for ToConn<'_, S> {
 /// A server that speaks HTTP/2.
 pub(super) struct ToStream<'r> {
     pub(super) client: &'r Client,
+    /// The stream of this exchange. `None` before it is open.
     pub(super) stream: Option<Stream>,
     /// The protocol that an extended CONNECT asks for, until a final response has granted or refused it.
     pub(super) protocol: Option<SmallVec<[u8; 16]>>,

@@ -93,7 +93,7 @@ pub(crate) struct Connection {
     pub(crate) keep_alive: bool,
     pub(crate) upgrade: bool,
     pub(crate) te: bool,
-    /// Whether other headers are named, which are then for this hop only.
+    /// Whether other headers are named, which are then for this hop only (RFC 9110 section 7.6.1).
     pub(crate) others: bool,
 }
 
@@ -102,6 +102,7 @@ pub(crate) struct Connection {
 pub(crate) enum Transfer {
     #[default]
     Absent,
+    /// A single line, and only `chunked` in it.
     Chunked,
     /// `chunked` after other codings.
     CodedChunked,
@@ -138,6 +139,7 @@ pub(crate) enum Upgrade {
     /// An upgrade to HTTP/2 in clear text. It is never forwarded, because no policy would apply to the requests in this
     /// second protocol.
     Http2,
+    /// Any other protocol, or several.
     Other,
 }
 

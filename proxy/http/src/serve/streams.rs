@@ -13,11 +13,11 @@ use crate::answer::Answer;
 use crate::call::Call;
 
 /// Serves a client's connection until it ends. `begin` gets each request, and should serve it in a separate task.
-/// `received` are bytes that were already read from the connection. When `drain` is ready, the client is told to open
-/// no more streams, and the connection ends after the streams that are open.
+/// `received` are bytes that were already read from the connection. When `drain` is ready, a GOAWAY frame asks the
+/// client to open no more streams, and the connection ends after the streams that are open.
 ///
-/// If the client has sent no request by then, it is told together with its first request, or after [`IDLE_GRACE`]. If a
-/// new connection ends unused, clients conclude that the server does not work, and report an error instead of
+/// If the client has sent no request by then, the GOAWAY follows its first request, or is sent after [`IDLE_GRACE`]. If
+/// a new connection ended unused, clients would conclude that the server does not work, and report an error instead of
 /// connecting again.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ const NAME_BYTES: usize = 512;
 /// The header's value while it is being written.
 pub(crate) type Value = SmallVec<[u8; 64]>;
 
-/// The parsed header.
+/// The parsed header. The documentation of the module explains its flags and words.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Carried<'a> {
     pub(crate) version: Version,

@@ -9,7 +9,7 @@ use crate::writer::{Rendered, Writer};
 /// How many bytes a head needs besides its fields: for the first line, `Connection`, framing and `Host`.
 const OVERHEAD: usize = 1024;
 
-/// Writes lines. Names are in the style of `carried`; if that is `None`, in lower case.
+/// Writes lines. Names are written in the case that `carried` has for them; if that is `None`, in lower case.
 pub(super) struct Lines<'c> {
     out: Writer,
     pub(super) carried: Option<Carried<'c>>,

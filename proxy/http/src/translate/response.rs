@@ -13,7 +13,8 @@ use crate::head::{Framing, HeadError, ResponseHead, Transfer, Version};
 use crate::writer::Rendered;
 
 /// The fields of an HTTP/1 response, as HTTP/2. The status `101` becomes `200`. With `carry`, the HTTP/1 details are
-/// added in an internal header, because the client is a proxy of the mesh and its own client speaks HTTP/1.
+/// added in the internal header ([`Carried`]), because the client is a proxy of the mesh and its own client speaks
+/// HTTP/1.
 pub(crate) fn to_h2(
     head: &ResponseHead,
     bytes: &[u8],

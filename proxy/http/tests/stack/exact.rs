@@ -13,7 +13,7 @@ const GET: Message = Message {
 const NO_CONTENT: Message =
     Message { h1: "HTTP/1.1 204 X\r\n\r\n", h2: &[&[(":status", "204")]], data: "", trailers: &[] };
 
-/// The versions of HTTP in which a server can send the message.
+/// The sets of versions in which a server can send a message.
 const BOTH: &[Side] = &[Side::H1, Side::H2];
 const H1: &[Side] = &[Side::H1];
 

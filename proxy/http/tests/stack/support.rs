@@ -115,7 +115,7 @@ impl Default for Settings {
     }
 }
 
-/// A running proxy, as a test holds it.
+/// A running proxy, with the test's ends of its connections.
 pub(crate) struct Lab {
     pub(crate) client: Wire,
     /// The servers' ends of the connections that the proxy opens.
