@@ -39,7 +39,8 @@ pub enum DialError<E> {
     Late,
 }
 
-/// The HTTP/1 connections of one worker to one server: idle ones, and those that are being opened.
+/// The HTTP/1 connections of one worker (a thread of the proxy) to one server: idle ones, and those that are being
+/// opened.
 ///
 /// If a request leaves because its deadline has passed or its client is gone, the attempt that was started for it
 /// continues. The connection then serves the next request that waits, or becomes idle.

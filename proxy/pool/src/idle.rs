@@ -22,7 +22,7 @@ pub const MESH_IDLE: Duration = Duration::from_secs(900);
 /// The proxy closes a connection this much earlier than the server has announced to close it.
 const ANNOUNCED_MARGIN: Duration = Duration::from_secs(1);
 
-/// The idle connections of one worker to one server.
+/// The idle connections of one worker (a thread of the proxy) to one server.
 #[derive(Debug)]
 pub struct ConnPool<S> {
     idle: RefCell<Vec<Idle<S>>>,
@@ -31,6 +31,7 @@ pub struct ConnPool<S> {
 #[derive(Debug)]
 struct Idle<S> {
     conn: Conn<S>,
+    /// When the connection is closed.
     until: Instant,
 }
 

@@ -47,7 +47,7 @@ pub enum ClientError<E> {
     Full,
 }
 
-/// The connections of one worker to one server that speaks HTTP/2.
+/// The connections of one worker (a thread of the proxy) to one server that speaks HTTP/2.
 ///
 /// A request gets the first connection that has room. Requests that come while a connection is being opened wait for it
 /// together. If all connections are full, or strained ([`Client::is_strained`]), another one is opened, one at a time,
@@ -65,6 +65,7 @@ pub struct ClientPool<T, E> {
 #[derive(Debug)]
 struct PoolState<T, E> {
     connections: RefCell<Vec<PooledClient<T>>>,
+    /// Whether a connection is being opened.
     connecting: Cell<bool>,
     /// The requests that wait for the connection that is being opened. Their number is limited by the number of
     /// requests that the proxy accepts.
@@ -77,6 +78,7 @@ struct PooledClient<T> {
     tag: T,
     /// Whether the connection was lent since the last sweep.
     used: Cell<bool>,
+    /// When a sweep last found that the connection had been used, or when it was opened.
     idle_since: Cell<Instant>,
 }
 

@@ -27,6 +27,7 @@ pub const ALONE_IN_A_ROW: u8 = 4;
 /// Whether the connection is claimed, and how many requests have come alone.
 #[derive(Debug)]
 pub(crate) struct Single {
+    /// Whether a request uses the connection, or opens it for itself.
     is_claimed: Rc<Cell<bool>>,
     /// How many requests in a row have come alone, at most [`ALONE_IN_A_ROW`]. It starts at this maximum, so that the
     /// first request may use HTTP/1.
