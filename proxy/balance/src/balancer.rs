@@ -37,7 +37,7 @@ const MIN_GAP: f64 = 0.05;
 /// four standard errors once in 30,000 comparisons.
 const MIN_ERRORS: f64 = 4.0;
 
-/// Chooses among the endpoints of one service, for one worker.
+/// Chooses among the endpoints of one service, for one worker (a thread of the proxy).
 #[derive(Debug)]
 pub struct Balancer<T> {
     settings: Settings,
@@ -84,7 +84,7 @@ pub enum NoPick {
     /// Connecting to every endpoint has failed recently; see [`crate::LAST_RESORT`].
     #[error("no endpoint can be connected to")]
     Failfast,
-    /// Each endpoint has as many requests in flight as allowed; see
+    /// Each endpoint that could be picked has as many requests in flight as allowed; see
     /// [`Settings::endpoint_requests`].
     #[error("every endpoint has as many requests as it may")]
     Full,

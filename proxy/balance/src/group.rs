@@ -14,6 +14,7 @@ use crate::settings::Nearness;
 /// The state that all slots of a balancer share, so that a pick can report without access to its balancer.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
+    /// The settings of ejections for failed requests.
     ejection: Cell<Ejection>,
     /// The number of endpoints in the set.
     total: Cell<usize>,

@@ -70,6 +70,7 @@ struct Estimate {
 #[derive(Clone, Copy, Debug)]
 struct Unreachable {
     failures: u32,
+    /// When the endpoint was last picked, or an attempt to connect last failed; see [`LAST_RESORT`].
     tried_at: Instant,
     until: Instant,
 }
@@ -84,6 +85,7 @@ struct Unreachable {
 /// If a probe has no result, another one follows after `length`.
 #[derive(Clone, Copy, Debug)]
 struct Ejected {
+    /// How long this ejection lasts, and how long the endpoint gets no other request after a probe.
     length: Duration,
     until: Instant,
     /// When the latest probe began.
@@ -95,7 +97,8 @@ struct Ejected {
 pub(crate) enum Health {
     /// The endpoint is like any other.
     Good,
-    /// The endpoint's requests fail: it is picked only in a panic, or if no endpoint is good.
+    /// The endpoint's requests fail. It is picked only if too many endpoints are ejected (a panic), or if no endpoint
+    /// is good.
     Ejected,
     /// Connecting to the endpoint failed: it is picked only if no other endpoint is left.
     LastResort,
@@ -134,7 +137,8 @@ impl Load {
     }
 
     /// Counts one more request in flight. If the request is a probe of an ejected endpoint, or the first one after a
-    /// failure to connect, the ejection begins again: the endpoint gets no other request before there is a result.
+    /// failure to connect, the ejection begins again, so that further requests avoid the endpoint until there is a
+    /// result.
     pub(crate) fn enter(&self, now: Instant) {
         if self.in_flight.get() == 0 {
             self.busy_from.set(Some(now));

@@ -47,12 +47,12 @@ pub enum Locality {
     Any,
     /// Endpoints in the same zone (`PreferSameZone`, `PreferClose`).
     SameZone {
-        /// If the near endpoints have more requests in flight than this, on average, others are used, too.
+        /// If the near endpoints have this many requests in flight on average, others are used, too.
         overflow: u32,
     },
     /// Endpoints on the same node, then those in the same zone (`PreferSameNode`).
     SameNode {
-        /// If the near endpoints have more requests in flight than this, on average, others are used, too.
+        /// If the near endpoints have this many requests in flight on average, others are used, too.
         overflow: u32,
     },
 }

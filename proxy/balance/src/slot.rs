@@ -20,6 +20,7 @@ const FIRST_SHARE: u32 = FULL_SHARE / 10;
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
     pub(crate) endpoint: Rc<T>,
+    /// Identifies the endpoint in every proxy, for hashing and sessions.
     pub(crate) key: u64,
     pub(crate) nearness: Nearness,
     pub(crate) load: Load,
@@ -29,6 +30,7 @@ pub(crate) struct Slot<T> {
     weight: Cell<u32>,
     /// When the endpoint joined an existing set. `None` if it was in the first set.
     added: Option<Instant>,
+    /// What all endpoints of the balancer share.
     group: Rc<Group>,
     /// Whether the endpoint is still in the balancer's set.
     pub(crate) listed: Cell<bool>,
@@ -38,6 +40,7 @@ pub(crate) struct Slot<T> {
 #[derive(Debug)]
 pub struct Pick<T> {
     slot: Rc<Slot<T>>,
+    /// When the endpoint was picked.
     at: Instant,
 }
 

@@ -105,6 +105,7 @@ impl Table {
 /// The order in which an endpoint claims entries: it begins at an offset and continues with constant steps. Since the
 /// number of entries is prime, the steps reach every entry.
 struct Walk {
+    /// The next entry to claim.
     at: u64,
     step: u64,
 }
