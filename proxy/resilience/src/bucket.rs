@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 /// How many requests are allowed: `requests` in each period `per`, and `burst` of them at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
+    /// The time between two requests at this rate.
     interval: Duration,
     /// How much earlier than the rate allows a request in a burst may pass.
     tolerance: Duration,
@@ -19,6 +20,7 @@ pub struct Rate {
 /// I.371). It needs no timer, and a full bucket need not be stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
+    /// `None` if no token was taken yet.
     full_at: Option<Instant>,
 }
 

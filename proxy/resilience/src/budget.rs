@@ -16,7 +16,9 @@ const TOKEN: u64 = 1_000_000_000;
 #[derive(Clone, Debug)]
 pub struct Budget {
     policy: leno_types::traffic::RetryBudget,
+    /// The saved tokens, each of which has [`TOKEN`] parts.
     tokens: u64,
+    /// Until when the tokens for the time were added.
     paid_at: Option<Instant>,
 }
 

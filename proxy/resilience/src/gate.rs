@@ -36,6 +36,7 @@ pub struct Full;
 
 #[derive(Debug, Default)]
 struct Waiter {
+    /// Whether the request has its permit. It counts as in flight from then on, even before its task is polled.
     granted: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The lowest limit. With fewer requests, latencies could not be measured.
 pub const MIN_LIMIT: u32 = 4;
 
-/// The highest limit: as many streams as a worker's connections carry.
+/// The highest limit: about as many streams as the connections of one worker carry.
 pub const MAX_LIMIT: u32 = 10_000;
 
 /// Latencies are averaged over at least this time before the limit changes.
@@ -126,7 +126,7 @@ impl Gradient {
         }
         let best_us = self.best_us.map_or(latency_us, |best| best.min(latency_us));
         self.best_us = Some(best_us);
-        // Good latency justifies a higher limit only if the current one is nearly used.
+        // Good latency justifies a higher limit only if at least half of the current one is used.
         let used = f64::from(window.most) * 2.0 >= self.limit;
         let gradient = (best_us * TOLERANCE / latency_us).clamp(0.5, 1.0);
         if gradient >= 1.0 && !used {
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     /// Simulates an endpoint that serves `capacity` requests at once in 10 ms each, under a load of more requests than
-    /// it can serve. Returns the limit after each second.
+    /// it can serve. Returns the limit after every 50 ms.
     fn run(gradient: &mut Gradient, capacity: u32, seconds: u64, now: &mut Instant) -> Vec<u32> {
         let mut limits = Vec::new();
         for _ in 0..seconds * 20 {

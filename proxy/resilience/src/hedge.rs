@@ -21,6 +21,7 @@ pub struct Hedge {
     /// How many copies may still be sent. The first copy and those that retries send do not count.
     left: u32,
     under_way: u32,
+    /// When another copy is due; `None` if no more are sent for this attempt.
     next: Option<Instant>,
 }
 

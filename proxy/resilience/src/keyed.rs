@@ -1,5 +1,5 @@
-//! Rate limits that all workers of a proxy share. A limit counts all requests together, or separately for each key,
-//! which is a client identity or the value of a header.
+//! Rate limits that all workers (threads) of a proxy share. A limit counts all requests together, or separately for
+//! each key, which is a client identity or the value of a header.
 //!
 //! ```text
 //! worker ─► KeyedLimit ─► its buckets by key ──(a key that is not among them)──► WorkloadLimit, locked

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// The number of buckets for each doubling. A percentile is thus accurate to an eighth.
+/// The number of buckets for each doubling. A percentile is thus at most an eighth too high.
 const STEPS: u32 = 8;
 /// The number of doublings, starting at a microsecond. The last one covers 9 to 18 minutes, and its last bucket all
 /// longer latencies.
@@ -23,6 +23,7 @@ const MOST_SEEN: u32 = 2_000;
 #[derive(Clone, Debug)]
 pub struct Latencies {
     counts: Box<[u16; BUCKETS]>,
+    /// The sum of the counts.
     seen: u32,
 }
 

@@ -31,7 +31,8 @@ pub enum Ending {
 pub struct Facts {
     /// Whether the method is idempotent: sending the request twice has the same effect as sending it once.
     pub is_idempotent: bool,
-    /// Whether no application has certainly seen the request, so that it may be sent again whatever its method is.
+    /// Whether it is certain that no application has seen the request. It may then be sent again whatever its method
+    /// is.
     pub is_unprocessed: bool,
     /// Whether the whole request is still available.
     pub is_replayable: bool,

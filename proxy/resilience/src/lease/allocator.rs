@@ -19,10 +19,12 @@ pub const MAX_HOLDERS: usize = 10_000;
 pub struct Allocator {
     /// Tokens per second.
     rate: f64,
+    /// How many unused tokens the bucket saves, beside those of one period between questions.
     burst: f64,
     tokens: f64,
     /// When the bucket was last filled.
     paid_at: Instant,
+    /// The proxies that share the limit, by the IDs that the caller gives them.
     holders: BTreeMap<u64, Holding>,
 }
 

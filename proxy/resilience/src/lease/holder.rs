@@ -25,7 +25,9 @@ const MAX_LEASES: usize = (LEASE.as_millis() / ASK_SOON.as_millis()) as usize + 
 #[derive(Debug)]
 pub struct Holder {
     rate: Option<Rate>,
+    /// The bucket that is used while the control plane does not answer.
     alone: TokenBucket,
+    /// How many proxies share the limit, as far as known.
     holders: u32,
     /// The number of requests that passed on credit and have not been paid for.
     debt: u32,
@@ -35,6 +37,7 @@ pub struct Holder {
     /// [`MAX_CREDIT`].
     most_credit: u32,
     leases: [Lease; MAX_LEASES],
+    /// When the last question was asked.
     asked_at: Option<Instant>,
     /// Whether a question waits for its answer.
     is_asking: bool,
