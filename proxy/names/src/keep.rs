@@ -36,7 +36,7 @@ pub enum NameState {
     Nothing(&'static str),
 }
 
-/// The numbers of resolutions by their results, since the start, and of names.
+/// How many resolutions there were since the start, by result, and how many names there are now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Resolutions that found addresses.
@@ -53,7 +53,7 @@ pub struct Counts {
     pub refused: u64,
 }
 
-/// The names that a proxy watches. All workers of the proxy share them. A clone refers to the same names.
+/// The names that a proxy watches. All workers (threads) of the proxy share them. A clone refers to the same names.
 #[derive(Clone)]
 pub struct Names(Arc<NamesState>);
 
@@ -123,7 +123,7 @@ impl Names {
         self.0.changes.subscribe()
     }
 
-    /// The numbers so far.
+    /// The present counts.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
