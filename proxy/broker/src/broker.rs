@@ -47,6 +47,7 @@ const ADMIN: (IpAddr, u16) = (UNSPECIFIED_V6, ports::ADMIN);
 
 /// What every node proxy is offered: the listeners, and the addresses of the workload's network namespace.
 struct Namespace {
+    /// The listeners with their roles. Empty once they were closed.
     listeners: Vec<(SocketRole, OwnedFd)>,
     addresses: Vec<IpAddr>,
     /// When the listeners are closed; `None` unless the supervisor has ordered it, because another process has
