@@ -10,8 +10,9 @@ use leno_types::tokens::TokenIssuer;
 
 use crate::{Claims, TokenError, verify};
 
-/// The largest number of bytes of tokens that one worker remembers: about a thousand tokens of the usual size. If there
-/// are more, the worker forgets all of them, and verifies each token that is still used once more.
+/// The largest number of bytes of tokens that one worker (a thread of the proxy) remembers: about a thousand tokens of
+/// the usual size. If there are more, the worker forgets all of them, and verifies each token that is still used once
+/// more.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// The claims of tokens by their texts.
@@ -31,6 +32,7 @@ pub struct TokenUse {
 #[derive(Debug, Default)]
 pub struct TokenCache {
     known: RefCell<HashMap<TokenUse, Verified>>,
+    /// About how much memory the tokens take.
     bytes: Cell<usize>,
 }
 
