@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! Landlock   permits reads only below the given folders, and no writing, creating, removing or executing of
-//!            files; permits signals to no other process
-//! seccomp    makes each system call that no proxy needs fail with EPERM
+//!            files; permits no signals to other processes, and no connections to their
+//!            abstract Unix sockets
+//! seccomp    makes each system call that no proxy needs fail with EPERM (clone3: ENOSYS)
 //! ```
 //! Both apply to the thread that calls [`confine`] and to every thread that it starts, for as long as they live.
 //! [`close_memory`] protects the process' memory from other processes of the same user. Capabilities are handled
@@ -50,8 +51,8 @@ const READABLE: [&str; 9] = [
     "/dev/urandom",
 ];
 
-/// The versions of Landlock that are used: the restrictions of files that Linux 6.10 has, and those of signals that
-/// 6.12 has. An older kernel enforces the part that it supports.
+/// The versions of Landlock that are used: the restrictions of files that Linux 6.10 has, and those of signals and
+/// abstract Unix sockets that 6.12 has. An older kernel enforces the part that it supports.
 const FILES: ABI = ABI::V5;
 const SIGNALS: ABI = ABI::V6;
 
@@ -125,7 +126,7 @@ const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX
 /// A part of the confinement that this kernel cannot enforce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unenforced {
-    /// The kernel supports only a part of the restrictions of files and signals.
+    /// The kernel supports only a part of the restrictions by Landlock.
     PartOfLandlock,
     /// The kernel has no Landlock.
     Landlock,
