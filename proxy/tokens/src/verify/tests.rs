@@ -139,7 +139,7 @@ fn only_the_keys_of_the_issuer_count() {
     let unknown = signed(r#"{"alg":"ES256","kid":"two"}"#, GOOD, es256);
     assert_eq!(result(&unknown, &issuer()).unwrap_err(), TokenError::Key(0));
     assert!(result(&signed(r#"{"alg":"ES256"}"#, GOOD, es256), &issuer()).is_ok());
-    // A signature in DER instead of the raw form, and a missing signature.
+    // A missing signature.
     let good = token(GOOD);
     let (text, _) = good.rsplit_once('.').unwrap();
     assert_eq!(result(&format!("{text}."), &issuer()).unwrap_err(), TokenError::Signature);
