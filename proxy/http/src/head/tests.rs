@@ -258,7 +258,7 @@ fn responses() {
     }
 }
 
-/// Bytes that resemble a head: pieces that matter to a parser, in any order.
+/// Bytes that resemble a head: a first line, mostly a valid one, and pieces that matter to a parser, in any order.
 fn near_head() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         8 => Just(b"X-Name: value\r\n".to_vec()),

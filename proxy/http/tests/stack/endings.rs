@@ -224,7 +224,7 @@ async fn bounds_in_time() {
     assert_eq!(begun.elapsed().as_secs(), 5);
     assert_eq!(rest.failure.unwrap().status(), Some(504));
     lab.client.expect("HTTP/1.1 504 Gateway Timeout\r\nleno-error: deadline\r\n").await;
-    // A response whose body never begins.
+    // A response whose body never ends.
     let mut lab = Lab::new(Settings::default());
     lab.client.send(GET).await;
     let mut server = lab.server().await;

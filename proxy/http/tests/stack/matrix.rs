@@ -233,8 +233,8 @@ const UPGRADE: Message = Message {
     trailers: &[],
 };
 
-/// Lets another protocol take over. An HTTP/2 server must have sent its SETTINGS before that, so a first request waits
-/// for them.
+/// Lets another protocol take over. An HTTP/2 server must have announced in its SETTINGS that it permits this, so an
+/// ordinary request comes first.
 async fn upgraded(bed: &mut Bed) -> App {
     bed.user.ask(None, "").await;
     let mut app = bed.app().await;

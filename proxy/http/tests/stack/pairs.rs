@@ -381,7 +381,8 @@ impl User {
         }
     }
 
-    /// Sends a head that asks for another protocol.
+    /// Sends the head of a message and does not end the message: the head of a request for another protocol, or of one
+    /// with a body.
     pub(crate) async fn upgrade(&mut self, message: &Message) {
         match self {
             Self::H1(far) => far.send(message.h1).await,
@@ -637,7 +638,7 @@ impl App {
         }
     }
 
-    /// Resets the connection or the stream.
+    /// Closes the connection, or resets the stream.
     pub(crate) fn reset(self) {
         match self {
             Self::H1(far) => drop(far),

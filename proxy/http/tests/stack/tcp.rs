@@ -194,8 +194,8 @@ const LEAVES: [Option<Duration>; 5] = [
     Some(Duration::from_millis(600)),
 ];
 
-/// With HTTP/1 clients and all versions of servers, the server learns at once that the client has left. For HTTP/2
-/// clients, other tests check this with streams.
+/// An HTTP/1 server learns at once that its HTTP/1 client has left; the next test has an HTTP/2 server. For HTTP/2
+/// clients, the tests in `matrix` check this.
 #[tokio::test(start_paused = true)]
 async fn the_servers_work_ends_if_the_client_closes_its_connection() {
     for half in LEAVES {

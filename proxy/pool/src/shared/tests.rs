@@ -135,7 +135,8 @@ async fn a_failure_fails_all_requests_that_wait_for_it() {
     .await;
 }
 
-/// Two requests have deadlines of 150 ms. The second begins when half of the handshake of 400 ms is over.
+/// Three requests come one after the other, each with a deadline of 150 ms. The connection takes 400 ms and serves the
+/// third.
 #[tokio::test(start_paused = true)]
 async fn a_connection_outlives_the_request_that_it_is_made_for() {
     local(async {
@@ -159,7 +160,7 @@ async fn a_connection_outlives_the_request_that_it_is_made_for() {
     .await;
 }
 
-/// This happens when an endpoint is removed from its set.
+/// The pool is dropped while it connects, for example because the endpoint is removed from its set.
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_is_dropped_keeps_no_connection() {
     local(async {

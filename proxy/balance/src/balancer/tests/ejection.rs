@@ -110,7 +110,7 @@ fn the_share_of_the_ejected_is_bounded_and_a_panic_uses_all() {
     assert!(counts.iter().all(|n| *n > 400), "{counts:?}");
 }
 
-/// One endpoint fails half of its requests, but never several in a row.
+/// One endpoint fails about half of its requests. Failures in a row alone do not eject here.
 #[test]
 fn a_success_rate_below_the_others_ejects() {
     for n in [3_usize, 10] {

@@ -92,7 +92,7 @@ fn an_http1_client_that_closes_its_connection_is_noticed() {
                 drop(far);
                 None
             } else {
-                // The server ends its stream and waits for the response.
+                // The client only ends its stream, and waits for the response.
                 far.finish().await;
                 Some(far)
             };
