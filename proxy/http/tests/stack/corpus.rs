@@ -1,5 +1,6 @@
 //! Parses a corpus of requests and responses, and all variants that differ by one byte. However the bytes are split,
-//! the same messages or the same fault must be found, and accepted bytes must mean the same to httparse.
+//! the same messages or the same fault must be found. The head of an accepted request must end at the same byte for
+//! httparse.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;

@@ -31,6 +31,7 @@ pub(crate) fn run<F: Future<Output = ()>>(test: F) {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
+    /// The limits of the proxy.
     pub(crate) h2: leno_h2::Limits,
     /// The limits of the client and the server.
     pub(crate) peers: leno_h2::Limits,
@@ -39,8 +40,11 @@ pub(crate) struct Settings {
     pub(crate) deadline: Option<Duration>,
     /// The time limit for the beginning of the response.
     pub(crate) response_within: Option<Duration>,
+    /// How long another protocol may be used after an upgrade.
     pub(crate) upgraded_for: Option<Duration>,
+    /// Whether the server is another proxy of the mesh.
     pub(crate) mesh: bool,
+    /// Whether the client is another proxy of the mesh.
     pub(crate) from_mesh: bool,
     /// Whether CONNECT is relayed.
     pub(crate) connect: bool,
@@ -50,6 +54,7 @@ pub(crate) struct Settings {
     pub(crate) target: Option<&'static [u8]>,
     /// The status of responses that are refused, so that the request is retried.
     pub(crate) retry_on: Option<u16>,
+    /// How many attempts there may be for one request.
     pub(crate) tries: usize,
     /// How many bytes of the body are read before the request is relayed, as if an external authorizer needed them.
     pub(crate) read_ahead: Option<usize>,
