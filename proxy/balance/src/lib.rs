@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! update(candidates) ──► Balancer ──pick──► Pick ──observe[_refusal] / penalise──► latency estimate
-//!                                            ├── failed ──► ejection after some in a row, until one probe has succeeded
+//!                                            ├── failed ──► ejection after some in a row, until a probe has succeeded
 //!                                            ├── connect_failed ──► ejection with back-off
 //!                                            └── connected ──► ends that ejection
 //! ```

@@ -40,8 +40,8 @@ const SMOOTHING: f64 = 0.2;
 /// follow ┤
 ///        └── every 30 s ──► measure: the lowest limit for a window, 1 s at most ──► best = its latency
 /// ```
-/// Each request that was dropped because of overload lowers the limit by a tenth. If less than half of the limit is used,
-/// good latency does not raise it.
+/// Each request that was dropped because of overload lowers the limit by a tenth. If less than half of the limit is
+/// used, good latency does not raise it.
 #[derive(Clone, Debug)]
 pub struct Gradient {
     limit: f64,

@@ -34,8 +34,8 @@ fn of(algorithm: Algorithm) -> Settings {
     Settings { algorithm, ..Settings::default() }
 }
 
-/// In 100,000 picks, each share differs from the endpoint's weight by at most five standard deviations. With hash tables
-/// it may differ more, because the tables themselves are not exactly even.
+/// In 100,000 picks, each share differs from the endpoint's weight by at most five standard deviations. With hash
+/// tables it may differ more, because the tables themselves are not exactly even.
 #[test]
 fn picks_follow_weights_within_statistical_bounds() {
     let (now, weights, picks) = (Instant::now(), [1_u32, 2, 5, 8], 100_000_u32);
