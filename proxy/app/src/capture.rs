@@ -1,4 +1,5 @@
-//! Finds out whether connections are captured, which a node's agent shows with a mark (`leno_types::ports::MARK`).
+//! Waits until a node's agent has captured this network namespace, which means that connections are steered into the
+//! proxy. The agent then marks the namespace: it reserves the proxy's ports there (`leno_types::ports::MARK`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ const COMPLAINT: Duration = Duration::from_secs(10);
 /// Waits until the namespace has the mark.
 ///
 /// # Errors
-/// If the kernel does not permit the proxy to read the mark.
+/// The kernel's file with the reserved ports cannot be read.
 #[expect(clippy::arithmetic_side_effects, reason = "a constant wait after the present time")]
 pub(crate) async fn until_marked() -> anyhow::Result<()> {
     let complain = Instant::now() + COMPLAINT;
@@ -32,7 +33,8 @@ pub(crate) async fn until_marked() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether this file has the mark. The kernel has a separate content of the file for each network namespace.
+/// Whether this file, the kernel's list of reserved ports, has the mark. The kernel shows each network namespace its
+/// own list.
 pub(crate) fn is_marked(file: &Path) -> anyhow::Result<bool> {
     let reserved = std::fs::read_to_string(file);
     let reserved = reserved.with_context(|| format!("reading {}", file.display()))?;

@@ -258,7 +258,7 @@ fn default_admin() -> SocketAddr {
     SocketAddr::from(([0u16; 8], ports::ADMIN))
 }
 
-/// Addresses of one `--scrape-from`.
+/// The addresses that one `--scrape-from` lists.
 pub(crate) type Scrapers = Arc<[Cidr]>;
 
 fn scrapers(text: &str) -> Result<Scrapers, CidrError> {

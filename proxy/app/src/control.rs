@@ -16,11 +16,12 @@ use tokio::task::spawn_local;
 use crate::config::Flags;
 use crate::setup::{IdentityState, Setup};
 
-/// How long to wait, once there is a policy, for the services that workloads of the same identity use.
+/// How long to wait, once there are a certificate and a policy, for the services that other workloads of the same
+/// identity use. This workload will probably use them, too.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
 
-/// Starts to request a certificate and to follow discovery. Must be called on the control thread. `pod_uid` is the UID
-/// of the instance's pod, if the token is that of the node's proxies.
+/// Starts to request a certificate and to follow discovery. Must be called on the control thread. `pod_uid` is the
+/// UID of the instance's pod, if the token belongs to a node proxy, which requests certificates for several pods.
 pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Setup> {
     // The parser requires each of these options.
     let given = |option: &'static str| format!("--{option} is missing");
@@ -64,7 +65,8 @@ fn certificates(flags: &Flags, trust_domain: &TrustDomain) -> anyhow::Result<Cer
     Ok(CertificateSource::Files(CertificateFiles { credentials, roots, identity }, token))
 }
 
-/// Returns when there is a certificate, a policy, and the prefetched services.
+/// Returns when there are a certificate and a policy, and the prefetched services have arrived or [`PREFETCH_WAIT`]
+/// has passed.
 pub(crate) async fn until_usable(setup: &Setup) {
     until_given(setup.keyring.watch(), setup.policy.clone(), setup.directory.prefetched()).await;
 }
@@ -75,15 +77,17 @@ async fn until_given<K, P>(
     mut policy: watch::Receiver<Option<P>>,
     prefetched: impl Future<Output = ()>,
 ) {
-    // Both senders live as long as the process. The result of `wait_for` holds the lock of the value, and a sender on
-    // this thread would deadlock on it, so the result is dropped before the next await.
+    // `wait_for` fails only if the sender was dropped, but both senders live as long as the process. Its result holds
+    // the lock of the value. A sender on this thread would deadlock on that lock, so the result is dropped before the
+    // next await.
     drop(keyring.wait_for(Option::is_some).await);
     drop(policy.wait_for(Option::is_some).await);
     // If the services are missing, only the first calls of the workload are slower, so a longer wait is not justified.
     let _late = tokio::time::timeout(PREFETCH_WAIT, prefetched).await;
 }
 
-/// Puts every issued certificate into use. Returns when the client ends.
+/// Puts each issued certificate into use, and tells discovery when one is in use. An unusable certificate is only
+/// logged. Returns when the discovery client, which requests the certificates, ends.
 async fn follow(
     mut certificates: watch::Receiver<Option<Arc<Certificate>>>,
     keyring: Keyring,
@@ -133,8 +137,8 @@ fn put_into_use(
 mod tests {
     use super::*;
 
-    /// Regression: the proxy hung forever, and its pod was never ready, because the waiting thread held the lock of the
-    /// value.
+    /// Regression: the proxy hung forever, and its pod was never ready. The waiting task held the lock of a watch
+    /// channel, for which a sender on the same thread waited.
     #[tokio::test]
     async fn a_policy_and_a_certificate_that_change_while_services_are_prefetched_are_taken() {
         let (keyring, mut of_keyring) = watch::channel(Some(1));

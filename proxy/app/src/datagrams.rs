@@ -68,11 +68,16 @@ impl DatagramLoad {
     }
 }
 
-/// The sockets for datagrams. They are bound before the worker reports that it listens.
+/// The sockets for datagrams. They are bound before the worker reports that it listens, so that it fails to start if
+/// a port is in use.
 #[derive(Debug)]
 pub(crate) struct DatagramSockets {
+    /// Receive the application's datagrams, one socket per address family.
     captured: Vec<Captured>,
+    /// Exchange QUIC packets with other proxies, one socket per address family.
     quic: Vec<std::net::UdpSocket>,
+    /// Begins the QUIC connection IDs of this process, so that packets of an earlier process' connections still reach
+    /// that process.
     mark: ProcessMark,
 }
 
@@ -92,7 +97,8 @@ impl DatagramSockets {
         Ok(Self { captured, quic: quic.await?, mark })
     }
 
-    /// Starts to carry datagrams.
+    /// Starts to carry datagrams until the returned value is closed or dropped. `planes` are the worker's inbound and
+    /// outbound sides.
     pub(crate) fn carry(
         self,
         planes: &Rc<Planes>,
@@ -120,7 +126,7 @@ async fn both_families(
     for is_ipv6 in [false, true] {
         match bind(is_ipv6, port).await {
             Ok(socket) => sockets.push(socket),
-            // The machine does not support IPv6.
+            // A machine without IPv6 only has the IPv4 socket.
             Err(error) if is_ipv6 && is_no_family(&error) => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("a socket of UDP at port {port}"));
@@ -130,7 +136,8 @@ async fn both_families(
     Ok(sockets)
 }
 
-/// Looks up destinations in the maps of the capture's kernel programs.
+/// Looks up destinations in the maps of the capture's kernel programs. These programs redirect each captured datagram
+/// to a placeholder, a loopback address that stands for the destination.
 #[derive(Debug)]
 struct OfKernel(PlaceholderDestinations);
 
@@ -140,7 +147,8 @@ impl Destinations for OfKernel {
     }
 }
 
-/// The inbound and outbound sides of the worker, while it exists.
+/// Answers the questions of `leno-datagram` by the worker's inbound and outbound sides. Once the worker has ended,
+/// all flows are refused.
 #[derive(Clone, Debug)]
 struct OfPlanes(Weak<Planes>);
 
@@ -161,7 +169,7 @@ impl Routes for OfPlanes {
         let route = match route.clone() {
             Route::Mesh { server, identity } => DatagramRoute::Mesh { server, identity },
             Route::Outside(to) => DatagramRoute::Outside(to),
-            // A refused flow is retried anyway.
+            // A refused flow has no route that could have become wrong.
             Route::Refused(_) => return true,
         };
         planes.outbound().still_routes_datagrams(to, &route)

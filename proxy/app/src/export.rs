@@ -80,7 +80,8 @@ fn is_temporary_in_grpc(code: u32, is_to_be_retried: bool) -> bool {
     match code {
         // These are CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS.
         1 | 4 | 10 | 11 | 14 | 15 => true,
-        // This is RESOURCE_EXHAUSTED. The collector only recovers if it says when.
+        // This is RESOURCE_EXHAUSTED. It may be retried only if the collector says when it will have recovered
+        // (`RetryInfo`).
         8 => is_to_be_retried,
         _ => false,
     }
@@ -155,7 +156,8 @@ impl Exporter {
         }
     }
 
-    /// Sends a batch, several times if necessary. Returns how many entries the collector has rejected.
+    /// Sends a batch, up to [`TRIES`] times. Returns how many entries the collector has rejected of a batch that it
+    /// has accepted; `None` if it has not accepted the batch.
     async fn export(&self, message: Bytes) -> Option<u64> {
         let mut pause = PAUSE;
         for made in 1..=TRIES {

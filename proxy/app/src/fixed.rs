@@ -67,7 +67,8 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     })
 }
 
-/// The mode that the document sets. The default is permissive if there is an identity, and otherwise disabled.
+/// The mTLS mode of the document. The default is permissive if the document has an identity, and otherwise disabled.
+/// Fails if the mode needs an identity and there is none.
 fn mtls(Proxy { spec, .. }: &Proxy) -> anyhow::Result<MtlsMode> {
     let default_mode =
         if spec.identity.is_some() { MtlsMode::Permissive } else { MtlsMode::Disabled };
@@ -158,7 +159,8 @@ fn index(documents: &Documents) -> Index {
     index
 }
 
-/// Checks that the targets of policies exist, because without a control plane they cannot appear later.
+/// Checks that the Services that policies name as targets exist, with their ports, because without a control plane
+/// they cannot appear later. Also rejects rate limits with `scope: Global`, which need a control plane.
 fn check_targets(documents: &Documents, index: &Index) -> anyhow::Result<()> {
     for located in &documents.objects {
         let (namespace, targets) = match &located.value {

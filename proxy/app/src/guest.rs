@@ -1,14 +1,16 @@
-//! Workers of a workload on the threads of other workloads of the process, which call it.
+//! Guests: workers that serve a workload on the thread of one of its clients, another workload of the same process
+//! (node mode only).
 //!
 //! ```text
 //!  thread of client                                       thread of server
 //!    planes of client ══ pipe ══ planes of server ◄── what the client connects ── listener
 //!    (its worker)                (its guest)     ◄── sockets to the application ── broker
 //! ```
-//! A request between two workloads of one process passes the planes of both. On two threads, each would wake the other
-//! once. So the server's side of the client's connections is served on the client's thread, by a worker of the server
-//! that has no listeners. It has the server's keys, policies and limits, and its counts are the server's. The CPU time
-//! and the memory that it uses are the client's, which causes the work.
+//! The planes of a worker are its inbound and outbound sides ([`Planes`]). A request between two workloads of one
+//! process passes the planes of both. If these were on two threads, each thread would wake the other once. So the
+//! server's listener passes the client's connections to the client's thread. There they are served by a guest: a
+//! worker of the server that has no listeners. The guest has the server's keys, policies and limits, and its counts
+//! are added to the server's. The CPU time and the memory that it uses are the client's, which causes the work.
 
 mod book;
 
@@ -29,8 +31,8 @@ use crate::worker::{MAX_COMMANDS, Plan, Planes, SWEEP};
 
 pub(crate) use book::{EndOfGuests, GuestBook, Listing};
 
-/// How many guests one thread may have. Each has counts and pools of its own. If the thread's workload calls more
-/// workloads than these, the others serve it on their own threads.
+/// How many guests one thread may have. Each has counts and connection pools of its own. If the thread's workload
+/// calls more workloads of the process, the others serve it on their own threads.
 const MAX_HOSTED: usize = 16;
 /// How many connections may wait for a guest to start, or for a guest to take them. Further ones are served on the
 /// server's own thread.
@@ -56,24 +58,26 @@ struct GuestPlan {
     visits: mpsc::Receiver<Visit>,
 }
 
-/// The channel to one guest, once the guest has started. `None` means that the thread has no place for a guest.
+/// The channel to one guest. Empty while the guest is being started; `None` if the thread has no place for a guest,
+/// or did not start it in time.
 type Door = Rc<OnceCell<Option<mpsc::Sender<Visit>>>>;
 
-/// The guests of a worker.
+/// The guests that a worker has on the threads of its clients.
 #[derive(Debug)]
 pub(crate) struct Guests {
     plan: Plan,
     book: Arc<GuestBook>,
-    /// The channels to the guests, by the numbers of their hosts. Each membership in the process is a host, whose
-    /// thread may run a guest of this worker.
+    /// The channels to the guests, by the number of the [`Host`] on whose thread each guest runs. A host is a thread
+    /// that serves a workload of this process.
     doors: RefCell<HashMap<u64, Door>>,
 }
 
 impl Guests {
-    /// The guests of a worker with this plan, whose connections are bounded by `admission`; `None` if it may have no
-    /// guests.
+    /// The guests of a worker with this plan. They count their connections in the worker's `admission`. `None` if the
+    /// worker may have no guests.
     pub(crate) fn of(plan: &Plan, admission: &Arc<Admission>) -> Option<Self> {
-        // A waypoint connects to itself, and listens for these connections on its own thread.
+        // The inbound side of a waypoint connects to its outbound side, through a listener that belongs to its own
+        // thread.
         let may = plan.guest_of.is_none() && !plan.is_waypoint;
         let book = plan.guests.clone().filter(|_| may)?;
         let plan = Plan {
@@ -88,7 +92,8 @@ impl Guests {
     }
 
     /// Lets the guest on the thread of `host` serve a connection, and starts the guest if necessary. Returns the
-    /// connection if there is no place for a guest.
+    /// connection if there is no guest to serve it: the thread has no place for one or did not start it in time, too
+    /// many connections wait for it, or it has just ended.
     pub(crate) async fn pass(
         &self,
         host: &Host,
@@ -96,7 +101,7 @@ impl Guests {
         ends: (SocketAddr, SocketAddr),
     ) -> Result<(), TcpStream> {
         let door = Rc::clone(self.doors.borrow_mut().entry(host.number()).or_default());
-        // The list and each connection that waits have a reference to the door.
+        // `doors` has a reference to the door, and so has each connection that waits.
         if Rc::strong_count(&door) > MAX_WAITING {
             return Err(stream);
         }
@@ -136,7 +141,8 @@ impl Guests {
         timeout(STARTS, begins).await.ok()?.ok().map(|()| visits)
     }
 
-    /// Forgets guests that have ended or had no place. To be called every few seconds.
+    /// Removes the channels to guests that have ended or could not be started, so that the next connection starts a
+    /// guest. Must be called every few seconds.
     pub(crate) fn sweep(&self) {
         let is_open = |visits: &Option<mpsc::Sender<Visit>>| {
             visits.as_ref().is_some_and(|visits| !visits.is_closed())
@@ -163,8 +169,8 @@ pub(crate) fn host_no_more() {
     HOSTED.with_borrow_mut(|hosted| hosted.closed = true);
 }
 
-/// Lets the guests of the calling thread tell their clients, within a time, to connect elsewhere. The thread takes no
-/// more guests.
+/// Makes the guests of the calling thread tell their clients, one after the other within this time, to connect again,
+/// which leads them to another thread or process. The thread takes no more guests.
 pub(crate) fn drain_hosted(within: Duration) {
     host_no_more();
     HOSTED.with_borrow(|hosted| hosted.planes().for_each(|planes| planes.drain(within)));
@@ -187,7 +193,8 @@ impl Hosted {
     }
 }
 
-/// Starts a guest on the calling thread.
+/// Starts a guest on the calling thread. If the thread has no place for it, `began` is dropped, which tells the
+/// worker so.
 fn begin(guest: GuestPlan, namespace: LentNamespace, began: oneshot::Sender<()>) {
     if !HOSTED.with_borrow_mut(Hosted::has_room) {
         return;
@@ -200,7 +207,8 @@ fn begin(guest: GuestPlan, namespace: LentNamespace, began: oneshot::Sender<()>)
     });
 }
 
-/// Runs a guest until its workload has left the process, or until it has been idle for a long time.
+/// Runs a guest until its workload has left the process, or until it has been idle for [`IDLE_SWEEPS`]. `own` has the
+/// tasks of the guest.
 async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
     let GuestPlan { plan, book, mut visits } = guest;
     let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());

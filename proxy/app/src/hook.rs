@@ -1,7 +1,8 @@
 //! The lifecycle hooks of the proxy's container, if it is an ordinary container and not a native sidecar.
 //!
-//! The kubelet starts the next container once the `postStart` hook of the one before has finished, and asks a container
-//! to end once its `preStop` hook has finished. A native sidecar needs neither.
+//! The kubelet starts the next container once the `postStart` hook of the one before has finished, and asks a
+//! container to end once its `preStop` hook has finished. A native sidecar needs no hooks, because the kubelet starts
+//! it before the application and ends it afterwards.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +16,7 @@ mod diag;
 
 /// The pause between two checks.
 const LOOK: Duration = Duration::from_millis(100);
-/// The same if each check costs tens of milliseconds of CPU.
+/// The pause between two checks of `/proc/net/tcp`, each of which costs tens of milliseconds of CPU.
 const COSTLY_LOOK: Duration = Duration::from_secs(2);
 /// Longest wait until the proxy is ready: as long as a native sidecar may take to start.
 const START_LIMIT: Duration = Duration::from_mins(2);
@@ -24,7 +25,7 @@ const START_LIMIT: Duration = Duration::from_mins(2);
 const END_LIMIT: Duration = Duration::from_mins(10);
 /// How long to wait for a response of the proxy.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The state, in `/proc/net/tcp`, of a socket that no process owns any more.
+/// The state `TIME_WAIT` in `/proc/net/tcp`. Such a socket belongs to no process any more.
 const TIME_WAIT: &str = "06";
 
 /// The hooks.
@@ -51,7 +52,7 @@ pub(crate) fn run(hook: Hook, admin: SocketAddr) -> Result<()> {
     }
 }
 
-/// Waits until it is done, with this pause between two checks.
+/// Calls `done` until it returns true, with this pause between two calls. Fails after `limit`.
 fn wait((limit, pause): (Duration, Duration), done: impl Fn() -> bool) -> Result<()> {
     let begin = Instant::now();
     while !done() {
@@ -74,14 +75,14 @@ fn is_ready(admin: SocketAddr) -> Result<bool> {
     Ok(&status == b"HTTP/1.1 200")
 }
 
-/// For kernels without sock_diag(7).
+/// Whether users other than `me` have TCP sockets, for kernels without sock_diag(7).
 fn tables_have_others(me: u32) -> bool {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     // If the machine does not support IPv6, there is only one table.
     tables.iter().flatten().any(|table| has_others(table, me))
 }
 
-/// Whether a table of sockets has sockets of other users than `me`.
+/// Whether a table of sockets has one of another user than `me`. Sockets in `TIME_WAIT` do not count.
 fn has_others(table: &str, me: u32) -> bool {
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace();

@@ -5,9 +5,11 @@
 //! worker threads:         listeners ─► leno-outbound / leno-inbound
 //! ```
 //!
-//! With `--node` one process serves several workloads ([`node`]). Their brokers (`leno-broker`) create the sockets.
+//! With `--node` one process serves several workloads ([`node`]). A broker (`leno-broker`) in each workload's network
+//! namespace creates the sockets for it.
 //!
-//! The proxy only listens once it has an identity, so that a listening proxy can serve. The capture relies on that.
+//! With a control plane, the proxy listens only once it has a certificate and a policy, so that a listening proxy can
+//! serve. The capture relies on that.
 
 #![cfg_attr(
     not(test),
@@ -59,7 +61,8 @@ fn start(flags: Flags) -> Result<(), ProgramFailure> {
              {error}"
         ))
     })?;
-    // This must run before TLS is used, and before the process is confined, because the module tests itself.
+    // This must run before TLS is used. It must also run before the process is confined, because the FIPS module runs
+    // its self-tests here.
     leno_crypto::select(flags.tls_profile)
         .map_err(|error| ProgramFailure::usage(format!("--tls-profile: {}", chain(&error))))?;
     let ended = match flags.hook {

@@ -5,11 +5,14 @@
 //!                               ▲                     identity, discovery, admin     listeners, pools,
 //!                               └─ serving, released ◄────┘                          counters, budget
 //! ```
+//! The supervisor at the other end of standard input orders workloads to join and to leave. The time in between is a
+//! membership, which has a number. A workload in this process is also called a member.
+//!
 //! A sidecar has keys, certificates, discovery, policies, counters and bounds for its process or thread. Here each
 //! workload has its own, made by the same code. The workers of two workloads share only the process' memory,
 //! descriptors and connection to standard output. Their control tasks take turns on the main thread. Sockets in the
-//! network namespace of a workload come from its broker (`leno-broker`); sockets to the control plane and to resolvers
-//! are in the process' own namespace.
+//! network namespace of a workload come from its broker (`leno-broker`); sockets to the control plane and to
+//! resolvers are in the process' own namespace.
 //!
 //! If a workload moves to another process, its worker stays here until its open streams have ended, which may take
 //! hours. If the workload returns, it gets a new worker. A workload whose worker stalls ([`crate::pulse`]) gets a new
@@ -61,7 +64,7 @@ const MAX_EVENTS: usize = 256;
 /// How many memberships may finish open streams in this process while other processes serve their workloads. If there
 /// are more, the oldest membership of the workload that has most of them is cut.
 const MAX_LEAVING: usize = MAX_MEMBERS as usize;
-/// How many memberships were cut.
+/// How many memberships were cut because of [`MAX_LEAVING`].
 static CUT: AtomicU64 = AtomicU64::new(0);
 /// How many workloads may have stalled workers at the same time. If there is one more, the process ends and is started
 /// again, because the cause persists and each stalled worker may keep a CPU busy. A single workload cannot end the
@@ -82,8 +85,10 @@ struct Served {
     workload: String,
     /// Orders the workload to drain. A second order ends it.
     end: watch::Sender<Departure>,
+    /// Whether the membership accepts no new connections any more: it was ordered to leave, or its worker has
+    /// stalled.
     leaving: bool,
-    /// Whether the workload was ordered to cut its open streams.
+    /// Whether its open streams were cut because of [`MAX_LEAVING`].
     cut: bool,
 }
 
@@ -99,13 +104,15 @@ struct Common {
     log: Option<AccessLog>,
     /// How often workers have stalled, for each workload.
     stalls: RefCell<BTreeMap<String, u64>>,
-    /// Workers that have stalled and have not completed a turn since, with the names of their workloads.
+    /// Workers that have stalled and have not completed a turn of their event loop since, with the names of their
+    /// workloads.
     stalled: RefCell<Vec<(String, Stalled)>>,
     /// Sends reports about memberships to the main thread.
     events: mpsc::Sender<MemberReport>,
 }
 
-/// Runs until the supervisor's end of standard input is closed, or a signal ends it.
+/// Runs until the supervisor's end of standard input is closed. A signal makes all workloads drain, and ends the
+/// process once they have; a second signal ends it at once.
 #[expect(clippy::arithmetic_side_effects, reason = "a constant divides, and a part is subtracted")]
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
@@ -163,7 +170,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                 () = signals.first() => break,
             }
         }
-        // The brokers give the listeners to the next process.
+        // The listeners stay open in the brokers, which give them to the next process.
         members.values_mut().for_each(Served::end);
         while !members.is_empty() {
             tokio::select! {
@@ -216,7 +223,7 @@ pub(crate) fn cut() -> u64 {
     CUT.load(Ordering::Relaxed)
 }
 
-/// Sends the reports of a workload to the main thread.
+/// Sends the reports of one membership to the main thread, which passes them on to the supervisor.
 #[derive(Clone, Debug)]
 pub(crate) struct Reports {
     number: u64,
@@ -226,7 +233,7 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Reports what the membership has become.
+    /// Reports a new state of the membership, without waiting for room in the queue.
     pub(crate) fn send(&self, state: MemberState) {
         let (number, events) = (self.number, self.common.events.clone());
         spawn_local(async move {
@@ -235,7 +242,8 @@ impl Reports {
         });
     }
 
-    /// Reports that open streams of the workload are cut. The tasks of the workload end after this, so it waits.
+    /// Reports that open streams of the workload were cut. This waits until the report is in the queue. A task that
+    /// sent it, as in [`Self::send`], would be dropped, because all tasks of the workload end after this.
     pub(crate) async fn has_cut(&self) {
         let report = MemberReport { number: self.number, state: MemberState::Cut };
         // The receiver ends with the process.
@@ -350,7 +358,8 @@ fn first_of_too_many(members: &mut Members) -> Option<&mut Served> {
     members.get_mut(&first)
 }
 
-/// Starts the tasks of a workload.
+/// Starts the tasks of a workload. `descriptors` must be the channel to its broker. Fails if the process serves too
+/// many workloads already.
 fn join(
     (number, succeeds, watches): (u64, bool, bool),
     member: Member,
@@ -391,8 +400,8 @@ fn join(
     Ok(())
 }
 
-/// Sends a report about a membership to the supervisor. If the supervisor is slow, this waits, because a lost report
-/// would never be repeated.
+/// Notes a report about a membership, and sends it to the supervisor. If the supervisor is slow, this waits, because
+/// a lost report would never be repeated. Fails, so that the process ends, if too many workers stall.
 async fn tell(
     event: MemberReport,
     members: &mut Members,
@@ -422,7 +431,7 @@ async fn tell(
     }
 }
 
-/// A workload that has joined, for its tasks.
+/// A membership, with what the order to join has sent for it.
 struct Joined {
     number: u64,
     /// Whether another process serves the workload until this one does.
@@ -480,7 +489,7 @@ fn flags(member: &Member, of_process: &Flags) -> anyhow::Result<Flags> {
     })
 }
 
-/// The probes that its kubelet sends to the workload.
+/// The probes that the kubelet sends to this workload.
 fn probes(member: &Member) -> anyhow::Result<Probes> {
     match member.kubelet.probes.as_str() {
         "" => Ok(Probes::default()),

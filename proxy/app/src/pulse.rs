@@ -4,10 +4,11 @@
 //!  asked ──► came round ──► asked ...
 //!    └─────► has used the CPU for a second, or slept for long, without coming round: it stalls
 //! ```
-//! If a worker does not complete a turn of its event loop, it is judged by the CPU time that it uses, and not by the
-//! time that passes. So a worker that waits for a CPU on a busy machine is not mistaken for a stalled one. A thread
-//! cannot be killed, and its connections cannot be moved. So a stalled worker keeps its connections, gets the lowest
-//! priority, and continues if it recovers.
+//! A worker is asked to complete one turn of its event loop. A worker that does so has come round. A worker that does
+//! not is judged by the CPU time that it uses, and not by the time that passes, so that a worker that waits for a CPU
+//! on a busy machine is not mistaken for a stalled one. A thread cannot be killed, and its connections cannot be
+//! moved. So a stalled worker keeps its connections, gets the lowest priority if it uses much CPU time, and continues
+//! if it recovers.
 
 #![expect(unsafe_code, reason = "setpriority(2) has no safe wrapper")]
 
@@ -25,7 +26,7 @@ use tokio::sync::Notify;
 
 /// How often the supervisor learns that this process does not hang.
 const BEAT: Duration = Duration::from_secs(1);
-/// How often a worker is asked to complete a turn: each request wakes two threads.
+/// How often a worker is asked to complete a turn. This is not more frequent, because it wakes two threads.
 const ASK: Duration = Duration::from_secs(1);
 /// How often a worker that has not completed its turn at once is checked.
 const LOOK: Duration = Duration::from_millis(250);
@@ -38,8 +39,8 @@ const SLEEPING_LOOKS: u32 = 20;
 /// How much CPU time a sleeping worker uses at most between these checks. A worker that waits for a CPU gets more than
 /// that, because the checking thread gets a CPU, too.
 const SLEEPING: Duration = Duration::from_millis(1);
-/// The number of checks after which a stalled worker that uses CPU time gets the lowest priority. It then only runs
-/// when no other thread needs the CPU.
+/// The number of checks after which a stalled worker that uses CPU time gets the lowest priority. It then has only a
+/// small share of a CPU that other threads need.
 const LOOKS_UNTIL_LAST: u32 = 40;
 /// The lowest priority (`nice`).
 const LAST: libc::c_int = 19;
@@ -47,8 +48,11 @@ const LAST: libc::c_int = 19;
 /// The state that a worker shares with the thread that watches it.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
+    /// Notified to ask the worker to complete a turn.
     asked: Notify,
+    /// How many times the worker has come round.
     turns: AtomicU64,
+    /// The kernel's id of the worker's thread, once it runs.
     thread: OnceLock<i32>,
 }
 
@@ -59,7 +63,8 @@ pub(crate) struct Stalled {
     turns: u64,
 }
 
-/// The worker's state when it was asked to complete a turn.
+/// The worker's turns and CPU time when it was asked to complete a turn, and how many checks have found since that it
+/// had not.
 #[derive(Clone, Copy, Debug)]
 struct PulseQuery {
     turns: u64,
@@ -120,7 +125,7 @@ impl Pulse {
         let asked = self.ask();
         let (mut looks, mut is_last) = (0_u32, false);
         while self.turns.load(Ordering::Relaxed) == asked.turns {
-            // A priority cannot be raised again, so a worker that only sleeps keeps its priority.
+            // An unprivileged process cannot raise a priority again, so a worker that only sleeps keeps its priority.
             let used = self.cpu().saturating_sub(asked.cpu);
             if looks >= LOOKS_UNTIL_LAST && used >= LONGEST_TURN && !is_last {
                 self.be_last();
@@ -179,7 +184,7 @@ fn cpu_of(thread: i32) -> Duration {
     clock_of(thread).unwrap_or_default()
 }
 
-/// The clock of a thread's CPU time; `None` if the thread has ended.
+/// The CPU time of a thread; `None` if the thread has ended.
 fn clock_of(thread: i32) -> Option<Duration> {
     // CPUCLOCK_PERTHREAD and CPUCLOCK_SCHED, with which pthread_getcpuclockid(3) builds the id of a thread's clock.
     const OF_THREAD: i32 = 4 | 2;
@@ -197,7 +202,8 @@ mod tests {
     /// A limit for waits, which is longer than any machine needs.
     const LIMIT: Duration = Duration::from_secs(600);
 
-    /// Behaves like a worker's runtime, on a thread of its own, until `end` is set.
+    /// Behaves like a worker's runtime, on a thread of its own: first runs `busy`, then comes round whenever it is
+    /// asked, until `end` is set.
     fn worker(
         pulse: &Arc<Pulse>,
         end: &Arc<AtomicBool>,

@@ -64,7 +64,7 @@ pub(crate) fn find_stack() {
     }
 }
 
-/// Called before a control thread waits.
+/// Releases stack pages, at most once in [`EVERY`]. Must be called on a control thread before it waits.
 pub(crate) fn before_wait() {
     let now = Instant::now();
     if LAST.get().is_none_or(|last| now.duration_since(last) >= EVERY) {

@@ -229,8 +229,8 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     worker
 }
 
-/// Keeps in `state` how many workers stall, in a process that serves one workload. A stalled thread cannot be ended, so
-/// the supervisor or the kubelet has to restart the process.
+/// Keeps in `state` how many workers stall now, and how often workers have stalled, in a process that serves one
+/// workload. A stalled thread cannot be ended, so the supervisor or the kubelet has to restart the process.
 fn watch_workers(state: &Rc<State>) {
     for worker in state.workers.borrow().iter().cloned() {
         let state = Rc::clone(state);
@@ -323,10 +323,11 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
 
 /// Serves until nothing is in progress, the time limit is reached, or a second order ends the proxy.
 ///
-/// Connections are accepted while something is in progress, but for half of the time at most, so that clients that do
-/// not know yet that the proxy is ending are served. Then the listeners close, so that the last clients have time as
-/// well. If a broker keeps the listeners, no connection is accepted: new ones belong to the next process. If that
-/// serves already, open streams have a time limit of their own.
+/// Without a next process ([`Departure::Last`]), connections are accepted while something is in progress, but for
+/// half of the time at most, so that clients that do not know yet that the proxy is ending are served. Then the
+/// listeners close, so that the last clients have time as well. In all other cases no connection is accepted, because
+/// new ones belong to the next process. If the next process serves already, open streams have a longer limit
+/// (`handover_timeout`).
 async fn drain(
     setup: &Setup,
     state: &State,
@@ -454,7 +455,7 @@ impl EndOrders {
         }
     }
 
-    /// Waits for an order that ends a draining proxy at once. A repeated order to leave is not one, because a
+    /// Waits for an order that ends a draining proxy at once. The order to pass the workload on is not one, because a
     /// supervisor may send it twice.
     async fn again(&mut self) {
         while self.next().await == Departure::PassedOn {}

@@ -1,4 +1,5 @@
-//! Lets the inbound side reach external authorizers through the outbound side, which it does not depend on.
+//! Lets the inbound side and the exporters of a worker reach services of the mesh, such as external authorizers and
+//! collectors, through the outbound side, on which `leno-inbound` does not depend.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use leno_outbound::{ServicePort, Services};
 use leno_types::ServiceName;
 use tokio::io::{DuplexStream, duplex};
 
-/// How many bytes are buffered in each direction: the size of most request heads.
+/// How many bytes the pipe to a service buffers in each direction. Most request heads are smaller.
 const PIPE: usize = 16 << 10;
 
 /// The services of the mesh, reached through the worker's outbound side.

@@ -70,7 +70,7 @@ pub(crate) struct Setup {
     pub(crate) reports: Option<Reports>,
     /// How often the workload's workers have stalled before in this process.
     pub(crate) stalls: u64,
-    /// The process' descriptors are divided by this number.
+    /// The process' descriptors are divided by this number: several workloads may share the process.
     pub(crate) sharing: u16,
     /// Whether the proxy may serve clients of services for which discovery says that it is their waypoint.
     pub(crate) is_waypoint: bool,
@@ -91,7 +91,7 @@ pub(crate) struct Setup {
     pub(crate) drain_timeout: Duration,
     /// The time limit for draining if another process already accepts new connections.
     pub(crate) handover_timeout: Duration,
-    /// How long a response may take to begin while no byte moves, if no policy says so.
+    /// How long a response may take to begin while no byte moves, if no policy sets it.
     pub(crate) response_wait: Duration,
     /// [`access_log`], which must be called once the process is confined. `None` before.
     pub(crate) access_log: Option<AccessLog>,
@@ -272,8 +272,9 @@ pub(crate) fn budget(flags: &Flags) -> Budget {
     Budget::new(flags.memory_budget.unwrap_or_else(memory::default_budget))
 }
 
-/// How many connections one worker may have, for a proxy with this share of the process: as many as there are
-/// descriptors for, so that `accept` never fails for lack of a descriptor.
+/// How many connections one worker may have: as many as there are descriptors for, so that `accept` does not fail for
+/// lack of a descriptor, but at least [`MIN_CONNECTIONS`]. `sharing`: the process' descriptors are divided by this
+/// number.
 #[expect(clippy::arithmetic_side_effects, reason = "no divisor is zero")]
 fn max_connections(workers: u16, sharing: u16) -> usize {
     let descriptors = descriptors();
@@ -286,8 +287,8 @@ fn max_connections(workers: u16, sharing: u16) -> usize {
     usize::try_from(connections.max(MIN_CONNECTIONS)).unwrap_or(usize::MAX)
 }
 
-/// The number of descriptors that the process may use: its hard limit. The soft limit is often 1,024 because of
-/// programs that use select(2).
+/// Raises the limit on descriptors of the process from its soft limit to its hard limit, and returns the limit. The
+/// soft limit is often 1,024 because of programs that use select(2).
 fn descriptors() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
     let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();

@@ -11,13 +11,14 @@ use leno_transport::{CONNECT_TIMEOUT, connect, spawn_contained};
 /// The connections of a worker with other proxies.
 #[derive(Debug)]
 pub(crate) struct Standing {
+    /// Connects to a server again to present the next certificate for its connections.
     connector: Connector,
     registry: Rc<Registry>,
     /// Set while a task renews connections. It renews them one server after the other, because this is not urgent.
     renews: Rc<Cell<bool>>,
 }
 
-/// Shows that a task renews connections, until it is dropped.
+/// Resets `renews` when it is dropped, also if the task panics.
 struct Renewing(Rc<Cell<bool>>);
 
 impl Drop for Renewing {
@@ -44,7 +45,9 @@ impl Standing {
         self.registry.count_many(Counter::InboundRenewed, renewal.apply());
     }
 
-    /// Ends the connections whose peers' certificates have expired, and renews those that are due.
+    /// Ends the connections whose peers' certificates have expired. Starts to renew the connections for which a
+    /// renewal is due, because this workload or the server should have another certificate, unless a task renews
+    /// connections already.
     pub(crate) fn sweep(&self, credentials: Option<&TlsConfigs>, renewals: RenewalsArrive) {
         let Some(configs) = credentials else { return };
         self.registry.count_many(Counter::Expired, configs.end_expired(renewals));

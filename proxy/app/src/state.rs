@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// Whether a worker that should accept connections stalls, so that the process must be restarted.
+    /// Whether a worker stalls, so that the process must be restarted. A draining proxy ends anyway.
     pub(crate) fn hangs(&self) -> bool {
         self.stalled.get() > 0 && !self.draining.get()
     }
@@ -171,7 +171,7 @@ impl State {
         json!({"requests": requests, "not_kept": counted.audited_not_kept()}).to_string()
     }
 
-    /// The sum of the counts of all workers.
+    /// The sum of the counts of all workers and of their guests.
     async fn counted(&self) -> Snapshot {
         let workers = self.workers.borrow().clone();
         // Panics of the control thread's own tasks. Workloads that share this thread each report all of them.

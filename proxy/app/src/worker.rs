@@ -72,7 +72,7 @@ pub(crate) struct Plan {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) connector: Connector,
     pub(crate) acceptor: Acceptor,
-    /// The credentials of both sides, which are needed to apply revocation and expiry.
+    /// The credentials in use, outbound and inbound. They are needed to apply revocation and expiry.
     pub(crate) credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     pub(crate) limits: Limits,
     pub(crate) outbound: Vec<SocketAddr>,
@@ -95,7 +95,7 @@ pub(crate) struct Plan {
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) taps: Taps,
     pub(crate) traces: Option<TracePlan>,
-    /// How many connections may be open; further ones are refused.
+    /// How many connections may be open, by the number of descriptors; the memory budget may permit fewer.
     pub(crate) max_connections: usize,
     /// How many new connections per second the workload may have, and each of its clients; `None` means that there is
     /// no limit.
@@ -284,8 +284,9 @@ pub(crate) struct Planes {
     registry: Rc<Registry>,
     activity: Rc<Activity>,
     admission: Arc<Admission>,
-    /// Limits the rate of new connections, outbound and inbound.
+    /// Limit the rates of new connections: one for all outbound ones, and one for each client of inbound ones.
     paces: Option<RefCell<(Pace, Paces)>>,
+    /// Ends and renews connections with other proxies.
     standing: Standing,
     /// The tasks that accept connections.
     accepting: RefCell<Vec<JoinHandle<()>>>,
@@ -299,13 +300,15 @@ pub(crate) struct Planes {
     exporters: Vec<Rc<Exporter>>,
     /// How many panics of this thread, or of the guest, were already counted in the registry.
     panics: Cell<u64>,
-    /// How many in-memory connections that this thread has made were already counted in the registry.
+    /// How many connections of this thread that use a pipe in memory were already counted in the registry.
     in_process: Cell<u64>,
-    /// How many unread responses of this thread were already counted in the registry.
+    /// How many of the proxy's own responses that clients of this thread did not read in time were already counted in
+    /// the registry.
     unread_answers: Cell<u64>,
-    /// How many lost announcements of destroyed sockets were already counted in the registry.
+    /// How many lost announcements of this thread were already counted in the registry. The kernel announces each
+    /// socket that is destroyed, with the bytes that were not read.
     lost_announcements: Cell<u64>,
-    /// How many refused connections to the proxy itself were already counted in the registry.
+    /// How many refused connections of the proxy to itself (of a waypoint) were already counted in the registry.
     refused_passages: Cell<u64>,
     /// Carries datagrams, if the workload has any.
     datagrams: RefCell<Option<Datagrams>>,
@@ -314,7 +317,8 @@ pub(crate) struct Planes {
     guests: Option<Guests>,
     /// Whether this workload is a guest on another workload's thread. Then the counts of its thread are not its own.
     is_guest: bool,
-    /// The place of a guest in the list of its workload, to which its counts go when its last connection has ended.
+    /// The entry of a guest in the list of its workload. The guest's last counts go to the list when the last
+    /// connection has ended.
     listing: Option<Listing>,
 }
 
@@ -398,6 +402,7 @@ async fn serve(start: Box<WorkerStart>) {
 struct Sockets {
     outbound: Vec<Listener>,
     inbound: Vec<Listener>,
+    /// On a waypoint, the listener through which its inbound side connects to its outbound side.
     passage: Option<(Rc<Passage>, Listener)>,
     datagrams: Option<DatagramSockets>,
 }
@@ -427,7 +432,8 @@ fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Listener>> {
     addresses.iter().filter_map(bind).collect()
 }
 
-/// The number of connections for which there are descriptors and memory.
+/// How many connections there may be: as many as there are descriptors and memory for, but at least
+/// [`MIN_CONNECTIONS`].
 #[expect(clippy::arithmetic_side_effects, reason = "the divisor is not zero")]
 fn max_connections(plan: &Plan) -> usize {
     let charged = plan.budget.bytes_for_new() / CONNECTION_BYTES / usize::from(plan.workers.max(1));
@@ -480,8 +486,8 @@ fn registry(
     (Rc::new(registry.with_clock(leno_transport::now)), records)
 }
 
-/// Each connection holds the planes, so that all of them have been counted here, also those that were cut because the
-/// thread of a guest has ended.
+/// The task of each connection has a reference to the planes. So this runs after the last connection has ended and
+/// was counted, also if it was cut because the guest's thread has ended.
 impl Drop for Planes {
     fn drop(&mut self) {
         if let Some(listing) = self.listing.take() {
@@ -562,13 +568,13 @@ impl Planes {
         }
     }
 
-    /// As a guest that has this place in the list of its workload.
+    /// Makes these the planes of a guest with this entry in the list of its workload.
     pub(crate) fn listed(mut self, listing: Listing) -> Self {
         self.listing = Some(listing);
         self
     }
 
-    /// Starts what runs besides connections, once the sockets of the namespace are there.
+    /// Starts the tasks that need no connection, such as exporters, once the sockets of the namespace can be used.
     pub(crate) fn begin(&self, policy: Option<&ServerPolicy>) {
         self.follow(policy);
         for exporter in &self.exporters {
@@ -587,7 +593,8 @@ impl Planes {
         self.standing.end_revoked(credentials);
     }
 
-    /// Ends the connections whose peers' certificates have expired, and renews those that are due.
+    /// Ends the connections whose peers' certificates have expired, and starts to renew those of which a renewal is
+    /// due.
     pub(crate) fn keep_standing(&self, credentials: Option<&TlsConfigs>) {
         self.standing.sweep(credentials, self.renewals_arrive());
     }
@@ -613,7 +620,7 @@ impl Planes {
         self.activity.busy()
     }
 
-    /// The counts so far, without those of the thread.
+    /// The counts so far, without the counts that a thread keeps for all of its tasks.
     pub(crate) fn counted(&self) -> Snapshot {
         // This removes expired ejections, so that only present ones are reported.
         self.outbound.sweep();
@@ -717,7 +724,8 @@ impl Planes {
         }
     }
 
-    /// The counts so far, including those of the thread, which belong to the worker and not to a guest.
+    /// The counts so far, including those that the thread keeps for all of its tasks. They are the worker's, and not
+    /// a guest's.
     fn counted_with_thread(&self) -> Snapshot {
         let counts = [
             (Counter::OutboundInProcess, &self.in_process, leno_tls::made_in_process()),

@@ -113,8 +113,8 @@ async fn over_http2(stream: TcpStream, path: &str) -> Result<(), h2::Error> {
     Ok(())
 }
 
-/// A client reports an error if a new connection brings only the request to leave (Go: `client conn could not be
-/// established`), and it does not connect again.
+/// A client whose new connection is closed by a GOAWAY before it could send a request reports an error (Go: `client
+/// conn could not be established`), and does not connect again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_connects_while_the_proxy_drains_is_answered() {
     let bed = Bed::start().await;

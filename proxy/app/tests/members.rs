@@ -1,5 +1,5 @@
-//! The real process of a node proxy, and how many workloads may join it. The test plays their brokers, which offer no
-//! sockets.
+//! Tests how many workloads may join the process of a real node proxy, and which orders it understands. The test
+//! plays the workloads' brokers, which offer no sockets.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;

@@ -32,7 +32,7 @@ impl Drop for Process {
     }
 }
 
-/// A proxy with probes.
+/// A proxy with probes, without an inbound listener.
 struct Proxy {
     admin: SocketAddr,
     _process: Process,

@@ -13,8 +13,8 @@ use leno_testkit::proxy::free_address;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often a connection is closed in a test. The proxy waits only briefly for the kernel to report what was read, and
-/// on a busy machine that wait sometimes ends too early.
+/// How often a test has the application close a connection. The proxy waits only briefly for the kernel to report
+/// what was read, and on a busy machine that wait sometimes ends too early.
 const ROUNDS: usize = 20;
 
 /// A proxy, the listener of its application, and one connection of a client.
@@ -217,7 +217,8 @@ fn a_post_that_was_read_in_part_is_not_sent_again() {
     assert_eq!(bed.sent_again(), 0);
 }
 
-/// The client's proxy sends such a request to another instance, because the application received nothing of it.
+/// A request must not be lost if the application closes its listener during a drain. The proxy answers with a 503
+/// that says that the application received nothing, so the client's proxy may send it to another instance.
 #[test]
 fn a_post_of_a_drain_waits_until_it_is_accepted_and_is_not_lost_with_the_listener() {
     let mut bed = Bed::start();

@@ -24,15 +24,15 @@ pub(crate) enum PageForm {
 }
 
 impl PageForm {
-    /// The format that a scraper prefers according to its header `Accept`: the one with the highest `q`, and among
-    /// equals the first.
+    /// The format that a scraper prefers according to its header `Accept`: the known one with the highest `q`, and
+    /// among equals the first. [`Self::Text`] if it names no known format.
     pub(crate) fn wanted(accept: &str) -> Self {
         let mut best = (0.0, Self::Text);
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let form = match parts.next() {
                 Some("application/openmetrics-text") => Self::OpenMetrics,
-                // Protobuf with other parameters is not delimited by lengths, or has other messages.
+                // Without these parameters, messages have no length before them, or are not of this type.
                 Some("application/vnd.google.protobuf")
                     if range.contains("proto=io.prometheus.client.MetricFamily")
                         && range.contains("encoding=delimited") =>
@@ -59,7 +59,8 @@ impl PageForm {
         }
     }
 
-    /// The page in this format, with these counts.
+    /// The page in this format, with these counts. `compat`: the other meshes whose metric names are added, and the
+    /// labels of this workload for them.
     pub(crate) fn render(
         self,
         counted: &Snapshot,

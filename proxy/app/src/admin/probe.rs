@@ -1,9 +1,9 @@
 //! Forwards probes of the kubelet to the application: `/probe/<container>/<kind>`.
 //!
-//! The kubelet has no certificate, and strict mTLS admits only clients with one. So injection changes the kubelet's
-//! probes so that they arrive here, and describes the original probes in `LENO_PROBES`. The application is probed at
-//! the address that the kubelet called, from within the workload, in the way in which the kubelet itself would have
-//! probed it.
+//! The kubelet has no certificate, and strict mTLS admits only clients with one. So injection, which adds the proxy
+//! to a pod, changes the pod's probes so that the kubelet sends them here. It passes the original probes to the proxy
+//! in `LENO_PROBES`. The proxy sends the original probe from within the workload to the address that the kubelet
+//! called, and in the way in which the kubelet would have sent it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -225,7 +225,7 @@ impl Drop for Task {
     }
 }
 
-/// Why a probe failed.
+/// Why a probe failed; the text is sent to the kubelet.
 #[derive(Debug)]
 enum Failed {
     /// The connection failed.

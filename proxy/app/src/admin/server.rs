@@ -24,7 +24,7 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
                 let state = Rc::clone(&state);
                 async move { super::answer(&request, caller, &state).await }
             };
-            // `None` means that the connection was closed, because another client took its place.
+            // `None` means that the connection was closed before its end, to make room for one of another client.
             let _ = share.hold(serve_stream(stream, client, answer)).await;
         });
     }

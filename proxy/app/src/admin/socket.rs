@@ -1,4 +1,5 @@
-//! The Unix sockets of the proxy: the admin socket, which serves `/drain`, and that of the Workload API.
+//! The Unix sockets of the proxy: the admin socket, which serves all admin pages and is the only one to serve
+//! `/drain`, and the socket on which the application gets certificates (SPIFFE Workload API).
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -23,7 +24,7 @@ pub(crate) fn bind(path: &Path) -> anyhow::Result<UnixListener> {
     })
 }
 
-/// Like [`bind`], but processes of all users may connect, for example those of other containers of the pod.
+/// Like [`bind`], but processes of all users may connect, such as those in other containers of the pod.
 pub(crate) fn bind_for_all(path: &Path) -> anyhow::Result<UnixListener> {
     let listener = bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o666))

@@ -1,4 +1,4 @@
-//! How often a batch is sent to a collector, by the answers of the collector.
+//! Tests after which answers of a collector a batch is sent again, and how often.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -53,7 +53,8 @@ impl MeshPort for Collector {
     fn sweep(&self) {}
 }
 
-/// How often a batch is sent to a collector that answers like this, and whether the collector accepts it.
+/// Exports a batch to a collector with these answers. Returns how often the batch was sent, and whether the collector
+/// has accepted it.
 async fn tries(statuses: &'static [&'static str], details: Option<&'static str>) -> (usize, bool) {
     let calls = Rc::<Cell<usize>>::default();
     let collector = Rc::new(Collector { statuses, details, calls: Rc::clone(&calls) });

@@ -1,4 +1,6 @@
-//! The list of a workload's guests, for its control tasks.
+//! The list of a workload's guests: workers that serve its connections on the threads of its clients in the same
+//! process (see the parent module). The workload's tasks on the control thread use the list to add up counts and to
+//! end the guests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,15 +16,16 @@ use crate::worker::{Command, Departure, Load};
 /// How long to wait for the answers of guests, because the thread of one may stall.
 const ANSWERS: Duration = Duration::from_secs(1);
 
-/// The guests of one membership of a workload, on the threads of all its clients.
+/// The guests of one workload while this process serves it (one membership), at most one on each thread of a client.
 #[derive(Debug, Default)]
 pub(crate) struct GuestBook {
     book: Mutex<Book>,
-    /// How many threads had no place for a guest.
+    /// How many times a guest could not be started, because a thread had no place for it or did not start it in time.
     refused: AtomicU64,
-    /// Set when the workload leaves the process: what happens to its listeners.
+    /// Set once the workload begins to leave this process; guests then drain. The value says what becomes of its
+    /// listeners.
     leaves: watch::Sender<Option<Departure>>,
-    /// Whether the workload has left the process.
+    /// Set once the membership is over; guests then end at once.
     ended: watch::Sender<bool>,
 }
 
@@ -39,7 +42,9 @@ impl Drop for EndOfGuests {
 
 #[derive(Debug, Default)]
 struct Book {
+    /// The number of the guest that was started last.
     last: u64,
+    /// The guests that run, by their numbers.
     open: BTreeMap<u64, Entry>,
     /// The counts of guests that have ended.
     ended: EndedCounts,
@@ -79,7 +84,7 @@ impl GuestBook {
         answers.into_iter().map(|(_, answer)| busy(answer)).fold(0, usize::saturating_add)
     }
 
-    /// The number of guests, and of threads that had no place for one.
+    /// The number of guests that run, and how many times one could not be started.
     pub(crate) fn counts(&self) -> (usize, u64) {
         (self.lock().open.len(), self.refused.load(Ordering::Relaxed))
     }
@@ -110,7 +115,8 @@ impl GuestBook {
     ) -> Vec<(u64, Option<T>)> {
         let ask = |(number, entry): (&u64, &Entry)| {
             let (answer, answered) = oneshot::channel();
-            // If the queue is full, the guest's thread stalls and does not answer.
+            // A full queue means that the guest's thread stalls. The command is lost, and the guest counts as one
+            // that does not answer.
             let _stalls = entry.commands.try_send(command(answer));
             (*number, answered)
         };
@@ -125,7 +131,7 @@ impl GuestBook {
     }
 }
 
-/// The place of a guest in the list. The guest gives it back with its last counts.
+/// The entry of one guest in the list.
 #[derive(Debug)]
 pub(crate) struct Listing {
     book: Arc<GuestBook>,
@@ -142,7 +148,7 @@ impl Listing {
         Self { book: Arc::clone(book), number }
     }
 
-    /// Removes the guest from the list.
+    /// Removes the guest from the list, and adds its last counts to those of the guests that have ended.
     pub(crate) fn end(self, counted: Snapshot) {
         let mut book = self.book.lock();
         let Book { open, ended, .. } = &mut *book;

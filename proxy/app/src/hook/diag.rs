@@ -9,9 +9,9 @@ use std::io::{self, Read as _, Write as _};
 use leno_sockets::{BY_FAMILY, HEADER, SOCKET_ID, field, query};
 use nix::libc;
 
-/// Where `struct inet_diag_msg` has the user, from the beginning of the message.
+/// The offset of the socket's user (`idiag_uid` of `struct inet_diag_msg`) from the beginning of the message.
 const USER_AT: usize = HEADER + 64;
-/// All states of net/tcp_states.h but `TCP_TIME_WAIT`: no process owns such a socket any more.
+/// All states of net/tcp_states.h except `TCP_TIME_WAIT`, in which a socket belongs to no process any more.
 const STATES: u32 = !(1 << 6);
 /// Room for what the kernel returns at once: it never fills more than 32 KiB.
 const ROOM: usize = 32 * 1024;
@@ -27,7 +27,7 @@ pub(super) fn others_have_sockets(me: u32) -> io::Result<bool> {
         kernel.write_all(&query(libc::NLM_F_DUMP, (family, STATES), [0; SOCKET_ID]))?;
         let mut room = vec![0; ROOM];
         loop {
-            // The kernel has the next messages ready when it returns these.
+            // This does not wait: when the kernel returns messages, it already prepares the next ones.
             let length = kernel.read(&mut room)?;
             match read(room.get(..length).unwrap_or_default(), me)? {
                 Reading::Others => return Ok(true),

@@ -40,7 +40,8 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The memory budget of buffers if none is configured.
+/// The memory budget for buffers and connections if none is configured. A cgroup's limit that is not below the
+/// machine's memory does not count.
 pub(crate) fn default_budget() -> usize {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let limit = limit(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"), read_number);
@@ -80,7 +81,7 @@ fn limit(cgroups: &str, mounts: &str, read: impl Fn(&Path) -> Option<u64>) -> Op
     least
 }
 
-/// The mount point of the hierarchy, and the cgroup that is mounted there.
+/// The cgroup at the root of the mount, and the mount point, of the hierarchy with memory limits.
 fn mount(mounts: &str, version2: bool) -> Option<(&str, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;

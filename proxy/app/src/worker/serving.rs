@@ -14,8 +14,8 @@ use tokio::task::spawn_local;
 
 use super::{CONNECTION_BYTES, Departure, Planes};
 
-/// The counters of outbound connections that were delayed, and that were reset, because there were too many before
-/// them.
+/// The counters of outbound connections that had to wait, and of those that were reset, because the workload opens
+/// connections too fast.
 const OUTBOUND_PACED: (Counter, Counter) = (Counter::OutboundSlowed, Counter::OutboundRate);
 const INBOUND_PACED: (Counter, Counter) = (Counter::InboundSlowed, Counter::InboundRate);
 
@@ -28,6 +28,7 @@ pub(super) struct Arrived {
     stream: TcpStream,
     /// The local address on which it was accepted.
     listener: SocketAddr,
+    /// How long the connection must wait because of the rate of earlier connections.
     turn: Duration,
     /// Makes the connection count as open until this is dropped.
     open: (Charge, Admitted),
@@ -108,7 +109,8 @@ impl Planes {
         });
     }
 
-    /// Charges the budget for one more connection; refuses the connection if memory is short.
+    /// Charges the memory of one more connection to the budget. If memory is short, resets the connection, counts it
+    /// as `refused` and returns `None`.
     fn charge(&self, stream: &mut TcpStream, refused: Counter) -> Option<Charge> {
         if budget::admits() {
             return Some(Charge::new(CONNECTION_BYTES));
@@ -118,7 +120,8 @@ impl Planes {
         None
     }
 
-    /// Whether a connection is served at once, must wait or is refused, by the rate of earlier connections.
+    /// Whether a connection is served at once, must wait or is refused. `arrive` counts it in the rate of earlier
+    /// connections.
     fn arrival(&self, arrive: impl FnOnce(&mut (Pace, Paces), Instant) -> Arrival) -> Arrival {
         let Some(paces) = &self.paces else { return Arrival::Passes };
         arrive(&mut paces.borrow_mut(), Instant::now())
@@ -167,8 +170,8 @@ impl Planes {
         });
     }
 
-    /// Serves a connection to the workload. If its client is another workload of this process, it is served on the
-    /// client's thread.
+    /// Serves a connection to the workload. If its client is another workload of this process, a guest on the
+    /// client's thread serves it, if possible.
     pub(super) fn serve_inbound(
         self: &Rc<Self>,
         mut stream: TcpStream,

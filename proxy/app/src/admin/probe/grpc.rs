@@ -58,7 +58,7 @@ pub(super) async fn check(
     judge(&head.headers, &trailers, &body.to_bytes())
 }
 
-/// The message `HealthCheckRequest { service }` with the bytes before it.
+/// The message `HealthCheckRequest { service }`, after gRPC's prefix of five bytes: not compressed, and its length.
 fn message(service: &str) -> Vec<u8> {
     let mut fields = Vec::new();
     if !service.is_empty() {

@@ -1,4 +1,5 @@
-//! Answers probes that a kubelet sends to the workload itself: in node mode the pod's probes are not rewritten.
+//! Answers HTTP probes that a kubelet sends to the workload itself. It does so in node mode, where a pod's probes are
+//! not rewritten.
 //!
 //! If a connection from the node begins with the request of a probe, it ends here: the application is probed as for
 //! `/probe/...`, and no byte of the client reaches it. Other clients may have the address of the node, too, so the
@@ -15,7 +16,7 @@ use tokio::net::TcpStream;
 
 use super::{KUBELET, Probes};
 
-/// The probes of a kubelet, and the addresses from which it sends them.
+/// The probes of a workload, and the addresses from which its kubelet sends them.
 #[derive(Clone, Debug)]
 pub(crate) struct KubeletCalls {
     probes: Probes,
@@ -75,9 +76,9 @@ impl ProbeAnswers for KubeletCalls {
 enum Target<'b> {
     /// The path of a GET, and the bytes after the path.
     Of(&'b str, &'b [u8]),
-    /// The line is not complete yet.
+    /// The bytes are the beginning of a GET, and more may follow: the target is not complete yet.
     Begun,
-    /// The method is not GET.
+    /// The request is no GET, its target is not UTF-8, or there are no bytes.
     Other,
 }
 
