@@ -23,18 +23,22 @@ use crate::routes::Routes;
 use crate::server::Pool;
 use crate::streams::Streams;
 
-/// The state that all endpoints of a destination share.
+/// The state that all endpoints of a destination share. A destination is a dialled address, or a service that a route
+/// or the configuration names.
 #[derive(Debug)]
 pub(crate) struct Backends {
     shared: Rc<Worker>,
     labels: ServiceLabels,
     /// The address that the application dialled. Endpoints are preferably reached at addresses of the same family.
     like: IpAddr,
+    /// The protocol that discovery has for the port.
     declared: Cell<Protocol>,
+    /// Which endpoints near the workload are preferred.
     distribution: Cell<Distribution>,
+    /// Whether a server has sent bytes before its client did, on the last connection that showed it.
     server_first: Cell<bool>,
     balancer: RefCell<Balancer<Remote>>,
-    /// The connections to all endpoints, including endpoints that were removed.
+    /// Limits and counts the connections to all endpoints, including endpoints that were removed.
     connections: Rc<Gate>,
     /// The routes that requests follow instead of going to these endpoints, if a route attaches to the service.
     routes: RefCell<Option<Rc<Routes>>>,
@@ -42,8 +46,10 @@ pub(crate) struct Backends {
     traffic: RefCell<Arc<[Arc<Traffic>]>>,
     /// The policy for requests that the application sends to this destination.
     requests: RefCell<Rc<RequestPolicy>>,
+    /// The policy for choosing endpoints, ejecting them and limiting their load, whatever route leads to them.
     endpoints: RefCell<Rc<EndpointPolicy>>,
-    /// How many of the balancer's ejections were counted in metrics.
+    /// How many ejections were already counted in metrics. The balancer ejects a failing endpoint: it leaves it out
+    /// for a while.
     ejections: Cell<u64>,
     /// The routes that opaque connections follow, if a route attaches to the service.
     streams: RefCell<Option<Rc<Streams>>>,
@@ -53,14 +59,14 @@ pub(crate) struct Backends {
     outside: RefCell<Option<Rc<Outside>>>,
     /// The cause, if endpoints that are given by name have no address.
     unresolved: Cell<Option<&'static str>>,
-    /// The cause of the last failed connection to an endpoint, if it is `connect-unreachable` or concerns an endpoint
-    /// outside of the mesh.
+    /// The cause if the last attempt to connect to an endpoint failed, and the cause is `connect-unreachable` or
+    /// concerns an endpoint outside of the mesh.
     failure: Cell<Option<&'static str>>,
     /// The address of the service itself. The proxy requests this address from a waypoint of the service.
     own: Cell<Option<SocketAddr>>,
-    /// The last endpoint whose application was not reached.
+    /// The last endpoint whose application was not reached, for error answers.
     unreached: RefCell<Option<UnreachedEndpoint>>,
-    /// Counts requests that failed before an endpoint was chosen.
+    /// The edge without a server, which counts requests that failed before an endpoint was chosen.
     nobody: OnceCell<Rc<Edge>>,
 }
 
@@ -83,7 +89,7 @@ impl fmt::Display for UnreachedEndpoint {
     }
 }
 
-/// The labels that name the service in the metrics of an edge.
+/// The labels that name the service in the metrics of an edge. An edge is a client workload and a server workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceLabels {
     service: Arc<str>,
@@ -140,7 +146,8 @@ impl ServiceLabels {
 }
 
 impl Backends {
-    /// `dialled` is the dialled address, or a stand-in if all requests go to one service.
+    /// `dialled` is the dialled address. It has the unspecified address `0.0.0.0` if a route or the configuration
+    /// names the service.
     pub(crate) fn new(shared: Rc<Worker>, labels: ServiceLabels, dialled: SocketAddr) -> Self {
         let none = Traffic::default();
         let requests = RequestPolicy::new(&none, None, &shared.limits);
@@ -198,8 +205,8 @@ impl Backends {
 
     /// Why no endpoint could be picked, for `leno-error` and metrics.
     pub(crate) fn cause(&self, reason: NoPick) -> &'static str {
-        // The cause of a failed connection explains more than that all endpoints were tried, or that all have just
-        // failed.
+        // If all endpoints were tried, or all have just failed, the cause of the last failed connection explains
+        // more.
         let outside = match reason {
             NoPick::Empty => self.unresolved.get(),
             NoPick::Excluded | NoPick::Failfast => self.failure.get(),
@@ -216,7 +223,8 @@ impl Backends {
         self.unreached.replace(Some(unreached));
     }
 
-    /// The last endpoint that was not reached, if no endpoint could be picked for this reason.
+    /// The last endpoint that was not reached, if no endpoint could be picked because all were tried or have just
+    /// failed. `None` if [`cause`](Self::cause) already says more.
     pub(crate) fn unreached(&self, reason: NoPick) -> Option<UnreachedEndpoint> {
         let tells = matches!(reason, NoPick::Excluded | NoPick::Failfast);
         let plain = self.cause(reason) == cause(reason);
@@ -359,7 +367,7 @@ impl Backends {
         balancer.endpoints().any(|(remote, _)| !tried.contains(&remote.address))
     }
 
-    /// Endpoints to which no shared connection is open or being opened.
+    /// The addresses of the endpoints to which no shared connection is open or being opened.
     pub(crate) fn unconnected(&self) -> Vec<SocketAddr> {
         let balancer = self.balancer.borrow();
         let without = balancer.endpoints().filter(|(remote, _)| !remote.pool.is_shared());
@@ -371,7 +379,7 @@ impl Backends {
         Rc::clone(&self.requests.borrow())
     }
 
-    /// The policy of the endpoints.
+    /// The policy for choosing endpoints, ejecting them and limiting their load.
     pub(crate) fn endpoints(&self) -> Rc<EndpointPolicy> {
         Rc::clone(&self.endpoints.borrow())
     }
@@ -389,7 +397,7 @@ impl Backends {
         !routed && self.balancer.borrow().is_empty()
     }
 
-    /// Counts requests that failed before an endpoint was chosen.
+    /// The edge without a server, which counts requests that failed before an endpoint was chosen.
     pub(crate) fn nobody(&self) -> &Edge {
         self.nobody.get_or_init(|| self.shared.registry.edge(&self.edge_labels(None)))
     }
@@ -465,7 +473,7 @@ impl Remote {
     }
 }
 
-/// The cause if no endpoint could be picked, and every endpoint has an address.
+/// The cause for each reason for which no endpoint can be picked. [`Backends::cause`] may know a more exact one.
 pub(crate) const fn cause(reason: NoPick) -> &'static str {
     match reason {
         NoPick::Empty => "no-endpoints",

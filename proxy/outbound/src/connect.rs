@@ -26,7 +26,8 @@ pub(crate) const CONNECT_FAILED: &str = "connect-failed";
 /// The cause if there is no connection in time.
 pub(crate) const CONNECT_TIMEOUT_CAUSE: &str = "connect-timeout";
 
-/// The cause if the endpoint is a listener of this proxy. [`leno_http`] has the same cause for requests that come back.
+/// The cause if the endpoint is a listener of this proxy. [`leno_http`] has the same cause for requests that a route
+/// sends to their own workload again and again.
 pub(crate) const LOOP: &str = "loop";
 
 /// Why there is no connection. Nothing of the request was sent, so another endpoint can be tried.
@@ -90,10 +91,13 @@ pub(crate) fn is_own(shared: &Worker, remote: &Remote) -> bool {
     remote.outside.is_none() && shared.local.is_local(remote.address.ip())
 }
 
-/// Opens a connection to an endpoint: with mTLS if it has an identity, in plaintext if it has none or is this workload
-/// itself. Connections from the proxy to its own workload do not pass the inbound side.
-///
-/// `own_tls` says that the client itself has begun TLS with the server.
+/// Opens a connection to an endpoint. The first of these cases that applies decides:
+/// - The endpoint is this workload itself: plaintext to the application, not through the inbound side.
+/// - It must be reached through a proxy that accepts HBONE, or through a waypoint: a tunnel.
+/// - It has an identity: mTLS.
+/// - It is outside of the mesh and policy demands TLS: TLS that the proxy originates, unless `own_tls` says that the
+///   client itself has begun TLS with the server.
+/// - Otherwise: plaintext.
 pub(crate) async fn open(
     shared: &Worker,
     remote: &Remote,

@@ -1,7 +1,9 @@
 //! Decides where the datagrams that the workload sends go.
 //!
-//! There is one decision for each flow. Datagrams to a workload that has a proxy go through the mesh or not at all.
-//! Datagrams to other workloads and to addresses outside of the mesh are sent in plaintext, as connections to them are.
+//! There is one decision for each flow, which is a socket of the application and a destination. Datagrams to a
+//! workload that has a proxy go through the mesh or not at all. Datagrams to other workloads and to addresses outside
+//! of the mesh are sent in plaintext, as connections to them are. While the mesh is being removed, datagrams to
+//! workloads with a proxy are sent in plaintext, too.
 
 use std::net::SocketAddr;
 
@@ -32,9 +34,9 @@ pub enum DatagramRoute {
 const NOT_RESOLVED: &str = "not-resolved";
 /// The cause if the port is not declared to carry datagrams.
 const NOT_DECLARED: &str = "port-not-declared";
-/// The cause if the service has no ready endpoint.
+/// The cause if the service has no ready endpoint, or the picked endpoint has no address.
 const NO_ENDPOINTS: &str = "no-endpoints";
-/// The cause if the server's proxy is not a proxy of this mesh.
+/// The cause if the server's proxy accepts HBONE or is a waypoint; such proxies accept no datagrams.
 const WIRE_FORM: &str = "wire-form";
 
 impl Outbound {

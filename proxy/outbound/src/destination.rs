@@ -43,8 +43,11 @@ pub(crate) struct Destinations {
 pub(crate) struct Destination {
     original: SocketAddr,
     shared: Rc<Worker>,
+    /// The latest answer of discovery about the address or service.
     resolution: RefCell<watch::Receiver<Resolution>>,
+    /// The route for that answer; `None` if there is none yet.
     route: RefCell<Option<Route>>,
+    /// When a connection last used the destination.
     used_at: Cell<Instant>,
     /// The DNS names among the destination's endpoints.
     resolved: RefCell<Resolved>,
@@ -115,8 +118,8 @@ impl Destinations {
 }
 
 /// Whether an address is of the kind that services and workloads have: private (RFC 1918, RFC 6598, RFC 4193) or
-/// link-local. Other addresses are dialled directly while the control plane is away, because no service of the mesh has
-/// such an address.
+/// link-local. No service of the mesh has another address, so other addresses are dialled directly while the control
+/// plane is away.
 pub(crate) fn may_be_meshed(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -161,7 +164,8 @@ impl Destination {
         }
     }
 
-    /// The destination for a route's backend, which is a port of a service and does not stand for an address.
+    /// The destination for a route's backend, which is a port of a service that the route names. No address is
+    /// dialled for it.
     pub(crate) fn of_route(
         port: u16,
         resolution: watch::Receiver<Resolution>,
@@ -200,7 +204,8 @@ impl Destination {
         let mut names = self.shared.names.changes();
         let filled = async {
             while self.route_now().is_empty() {
-                // The senders live as long as the directory and the resolver of names.
+                // The senders live as long as the directory and the resolver of names, so an error means that the
+                // proxy is ending.
                 let ended = tokio::select! {
                     changed = resolution.changed() => changed.is_err(),
                     changed = names.changed() => changed.is_err(),
@@ -254,7 +259,8 @@ impl Destination {
         self.moved.set(self.shared.moved.get());
         let now = resolution.borrow_and_update().clone();
         let new = self.make_route(route.take(), &now);
-        // A route that was made while there was no answer must not be stored for the answer.
+        // A route that was made while there was no answer must not be stored. It would still be used after the
+        // answer.
         if !matches!(now, Resolution::Pending) {
             *route = Some(new.clone());
         }

@@ -89,8 +89,8 @@ impl Outside {
     }
 }
 
-/// A cause with advice on how to remove it, for the `leno-error` header. Who reads the header may have no other
-/// information about the mesh.
+/// A cause with advice on how to remove it, for the `leno-error` header, because the operator who reads it may have
+/// no other information about the mesh.
 pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
     match cause.as_bytes() {
         b"external-unresolved" => {

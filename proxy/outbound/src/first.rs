@@ -54,8 +54,8 @@ pub(crate) async fn serve(
     }
 }
 
-/// Relays opaque bytes to a service outside of the mesh. The proxy uses TLS to the service, unless the client itself
-/// begins TLS.
+/// Relays opaque bytes to a service outside of the mesh for which policy demands TLS. The proxy uses TLS to the
+/// service, unless the client itself begins TLS.
 pub(crate) async fn serve_outside(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -71,7 +71,8 @@ pub(crate) async fn serve_outside(
     }
 }
 
-/// Whether a client itself begins TLS; `None` if it is silent, perhaps because the server sends first inside TLS.
+/// The TLS that a client itself has begun, if it has. `None` if the client is silent, perhaps because the server
+/// sends first inside TLS.
 pub(crate) async fn own_tls(
     shared: &Worker,
     client: &mut Peeked<TcpStream>,
@@ -178,7 +179,8 @@ pub(crate) fn note_tls(shared: &Worker, hello: Option<ClientHello>) -> OwnTls {
     tls
 }
 
-/// Opens a connection while the client is silent, and waits until one side sends.
+/// Opens a connection to an endpoint while the client is silent, and waits until one side sends. If the endpoint's
+/// connection breaks before that, tries another endpoint.
 async fn race(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -202,7 +204,8 @@ async fn race(
                 let opening = Opening { speaker, bytes, ended: n == 0, elapsed };
                 if judge(Protocol::Detect, &Waits::OUTBOUND, opening) == Verdict::Http2 {
                     backends.learn(false);
-                    // The connection should no longer count among those of the service.
+                    // Reset it now, so that it no longer counts among the connections of the service while the client
+                    // is served.
                     opened.reset();
                     return serve_http(shared, destination, Protocol::Http2, client).await;
                 }

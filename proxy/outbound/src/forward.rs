@@ -1,4 +1,11 @@
-//! Forwards one request to an endpoint, and to another one if the request never reached an application.
+//! Forwards one request to an endpoint. Sends it to another endpoint if it never reached an application, or if policy
+//! demands a retry.
+//!
+//! ```text
+//! request ─► route ─► fault ─► admitted? ─► pick an endpoint ─► attempt ─┬─► response goes to the client
+//!                                                ▲                       ├─► given up: error answer
+//!                                                └── (pause) ── again ◄──┘
+//! ```
 
 mod race;
 mod sending;
@@ -44,7 +51,7 @@ const UNREACHABLE: &str = "application-unreachable";
 /// client's edge, because only that edge names the client's workload.
 const DENIED: &str = "authorization-denied";
 
-/// The gRPC status UNAVAILABLE, which a gRPC client gets if a proxy cannot reach the application.
+/// The gRPC status UNAVAILABLE, with which a proxy answers a gRPC request if it cannot reach the application.
 const GRPC_UNAVAILABLE: &[u8] = b"14";
 
 /// The value of `leno-error` if the called destination no longer exists.
@@ -66,7 +73,8 @@ type Tried = SmallVec<[SocketAddr; TRIES]>;
 
 /// The outcome of forwarding a request. The caller completes the response to the client.
 pub(crate) enum Forwarded {
-    /// The request was relayed.
+    /// The request was sent to an endpoint, or the client left. If the exchange says that it failed, the client may
+    /// still need an error answer.
     Done(Exchange),
     /// No application has processed the request. The client gets this status and cause.
     Failed(u16, &'static str),
@@ -74,7 +82,7 @@ pub(crate) enum Forwarded {
     Answered(MeshAnswer),
 }
 
-/// One request that is being forwarded.
+/// One request that is being forwarded, with its attempts.
 struct Attempts<'a, R> {
     shared: &'a Rc<Worker>,
     backends: &'a Backends,
@@ -83,15 +91,18 @@ struct Attempts<'a, R> {
     plan: Plan,
     /// The copies of the request, which policy adds if the response is late.
     hedge: Option<Hedge>,
+    /// The endpoint that the request should go to, by a hash or a session.
     wanted: Affinity,
     request: &'a mut R,
     begun: Begun,
     /// The trace headers for the next hop.
     trace: Told<'a>,
     is_grpc: bool,
+    /// The endpoints that must not be tried again.
     tried: Tried,
     /// The number of attempts since the last retry that policy demanded.
     tries: usize,
+    /// When the first attempt failed without reaching an application, to limit further ones.
     unreached: Unreached,
     /// The changes that the request's route makes.
     applied: Option<&'a Applied>,
@@ -105,11 +116,13 @@ enum NotEntered {
     ClientGone(Failure),
 }
 
-/// Whether to send the request again after an attempt.
+/// What the proxy does after an attempt.
 enum Verdict {
+    /// The attempt is final: its result goes to the client.
     Done,
     /// At once, because the request never reached an application.
     Again {
+        /// Whether the endpoint may be tried again.
         same_endpoint: bool,
         cause: &'static str,
     },
@@ -125,7 +138,7 @@ enum Next {
     Try { after: Duration },
 }
 
-/// Sends a request to an endpoint, and counts it.
+/// Sends a request to an endpoint or answers it, and counts it.
 pub(crate) async fn forward<R: Hedgeable>(
     shared: &Rc<Worker>,
     destination: &Destination,
@@ -234,7 +247,7 @@ async fn follow<R: Request>(
     }
 }
 
-/// Counts a request that a route answers.
+/// Counts a request that this proxy answers itself, because of a route or because no route relays a CONNECT.
 fn answered(
     shared: &Worker,
     backends: &Backends,
@@ -311,8 +324,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         entered.map_err(|_| NotEntered::Refused(503, OVERLOADED))
     }
 
-    /// How long policy delays a request whose attempts have found every endpoint dead. Afterwards the endpoints are
-    /// tried again.
+    /// If connecting to every endpoint has failed, how long policy waits before it tries the endpoints again. `None`
+    /// if no attempt was retried by policy so far, or if policy has no retry left.
     fn wait_for_endpoints(&mut self, reason: NoPick) -> Option<Duration> {
         if reason != NoPick::Failfast || self.plan.made() == 0 {
             return None;
@@ -433,7 +446,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             request_by: self.plan.request_by(),
             trace: self.trace,
             mark: self.begun.mark(remote.labels(), identity),
-            // If several copies of a request are sent at the same time, they would overwrite each other's bytes.
+            // A tap's copy of the bodies must be of one exchange. If several copies of the request are sent at the
+            // same time, they would overwrite each other's bytes.
             copies: self.begun.copies().filter(|_| self.hedge.is_none()).cloned(),
         }
     }
@@ -532,7 +546,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         self.begun.retried();
     }
 
-    /// Counts a request that was relayed.
+    /// Counts a request that was sent to this endpoint, and records what its result says about the endpoint.
     fn count(&self, pick: &Pick<Remote>, done: &Exchange) {
         let server_failed =
             done.failure.as_ref().is_some_and(|failure| failure.place == Party::Server);
@@ -582,7 +596,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         Forwarded::Failed(status, cause)
     }
 
-    /// Called when no endpoint could be picked. The answer names the last endpoint that was not reached.
+    /// Called when no endpoint could be picked. The answer names the last endpoint that was not reached, if there is
+    /// one.
     fn not_picked(&self, reason: NoPick) -> Forwarded {
         let cause = self.backends.cause(reason);
         let failed = self.nowhere(503, cause);

@@ -1,4 +1,5 @@
-//! Relays the client's bytes until the server sends something. Until then, another server can still be used instead.
+//! Relays the client's bytes until the server sends something. Until then, its proxy may still refuse this proxy's
+//! certificate, and another server can be used instead.
 //!
 //! ```text
 //!   client ──► kept ──► server      what the client sends goes on at once, and is kept
@@ -50,8 +51,9 @@ where
     }
 }
 
-/// Ready when the server has sent something, or when the relay must continue without that: after either side has
-/// closed, which the relay will read again, or when the copy has reached its limit.
+/// Ready when the server has sent something. Also ready if the relay must go on without that: either side has closed,
+/// which the relay will notice itself, or the kept bytes have reached their limit. An error names the side that
+/// broke.
 fn poll_greet<S, C>(
     server: &mut Peeked<S>,
     client: &mut Peeked<C>,

@@ -1,5 +1,5 @@
-//! Connections to endpoints whose proxies accept HBONE. Each is an HTTP/2 CONNECT, and all tunnels to one proxy share
-//! its mTLS connections.
+//! Connections to endpoints whose proxies accept HBONE (the tunnels of Istio's ambient mesh). Each connection is an
+//! HTTP/2 CONNECT, and all tunnels to one proxy share its mTLS connections.
 //!
 //! ```text
 //!  connection ─► CONNECT 10.1.0.7:8080 ═╦═ mTLS, HTTP/2 ═► 10.1.0.7:15008, with the identity of the endpoint
@@ -90,7 +90,7 @@ impl From<PoolError<OpenError>> for TunnelError {
 /// The connections to one proxy.
 type Proxy = Pool<Channel, TunnelCarrier, OpenError>;
 
-/// The state of a connection.
+/// What is kept with each connection in a pool.
 #[derive(Clone, Debug)]
 struct TunnelCarrier {
     refused: Refused,

@@ -1,12 +1,14 @@
 //! What a proxy does with connections that its workload opens.
 //!
-//! [`Outbound::serve`] takes an accepted connection, recovers its original destination, resolves it, and either proxies
-//! its requests one by one or relays its bytes. It does not deal with listeners, threads or the inbound side.
+//! [`Outbound::serve`] takes an accepted connection, recovers its original destination, resolves it, and either
+//! proxies its requests one by one or relays its bytes. It does not deal with listeners, threads or the inbound side.
 //!
 //! ```text
-//! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed in plaintext, or refused
-//!                                                  └─ Backends ─┬─ HTTP ─► routes ─► a pick a request
-//!                                                               └─ opaque ─► routes ─► a pick a connection
+//! accepted ─► original destination ─► Destination ─┬─ the workload itself ─► relayed to the application
+//!                                                  ├─ unknown to the mesh ─► relayed in plaintext, or refused
+//!                                                  ├─ no answer of discovery, or no such port ─► reset
+//!                                                  └─ Backends ─┬─ HTTP ─► routes ─► an endpoint for each request
+//!                                                               └─ opaque ─► routes ─► an endpoint for the connection
 //! ```
 //!
 //! Read first: [`Outbound`], then `destination` (what is at an address) and `backends` (the endpoints behind an
@@ -109,8 +111,8 @@ pub struct Outbound {
     shared: Rc<Worker>,
 }
 
-/// The limits of HTTP/2 connections to other proxies. From the beginning they allow as many streams as other proxies
-/// do, whose settings arrive only after the first requests were sent.
+/// The limits of HTTP/2 connections. From the beginning a connection to a server may have as many streams as other
+/// proxies allow, because the server's settings arrive only after the first requests were sent.
 fn http2_limits() -> leno_h2::Limits {
     let limits = leno_h2::Limits::default();
     leno_h2::Limits { opened_streams: limits.concurrent_streams, ..limits }
@@ -119,6 +121,7 @@ fn http2_limits() -> leno_h2::Limits {
 /// The state that all connections of the worker share.
 #[derive(Debug)]
 pub(crate) struct Worker {
+    /// The name of the workload that opens the connections.
     pub(crate) client: Arc<str>,
     /// Decides whether connections to addresses outside of the mesh are allowed.
     pub(crate) egress: EgressPolicy,
@@ -128,14 +131,15 @@ pub(crate) struct Worker {
     pub(crate) registry: Rc<Registry>,
     pub(crate) activity: Rc<Activity>,
     pub(crate) limits: Limits,
-    /// The limits for gRPC. A server that pushes messages may be silent for hours, and servers send a head only with
-    /// the first message.
+    /// The limits for gRPC, without an own limit for the beginning of a response: a server that pushes messages may
+    /// be silent for hours, and servers send a head only with the first message.
     pub(crate) grpc_limits: Limits,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// The limits for connections to other proxies.
     pub(crate) mesh_limits: Rc<leno_h2::Limits>,
     /// Tunnels to proxies that accept HBONE.
     pub(crate) tunnels: Tunnels,
+    /// The addresses of this workload itself.
     pub(crate) local: LocalAddresses,
     /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
@@ -155,7 +159,7 @@ pub(crate) struct Worker {
     pub(crate) is_leaving: Cell<bool>,
     /// How often `place` or `is_leaving` has changed.
     pub(crate) moved: Cell<u64>,
-    /// The address on which the last connection was accepted.
+    /// The address on which the last connection was accepted, to recognise connections of the proxy to itself.
     pub(crate) listener: Cell<Option<SocketAddr>>,
 }
 

@@ -142,7 +142,7 @@ impl Copy {
             server.give_back(pick.endpoint(), &done);
             whole.then_some(())
         };
-        // The response is read until the exchange ends.
+        // The response must be read meanwhile, because the exchange would otherwise wait for room in the pipe.
         tokio::select! {
             sent = sent => sent,
             () = read => None,

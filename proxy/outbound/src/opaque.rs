@@ -48,11 +48,12 @@ pub(crate) struct Attempts<'a> {
     unreached: Unreached,
     /// Whether there must be no further attempt.
     is_over: bool,
-    /// Why the last of the endpoints did not serve the connection, if this is already counted.
+    /// The edge and the cause of the last failed attempt. Both are counted already; the connection is only logged if
+    /// no other endpoint serves it.
     last: Option<(Rc<Edge>, &'static str)>,
 }
 
-/// A connection to an endpoint that has not sent anything yet.
+/// A connection that was opened to an endpoint for one client.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pick: Pick<Remote>,
@@ -267,7 +268,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Records that a connection broke before the endpoint had received anything.
+    /// Records that the connection broke before the endpoint had accepted any of the client's bytes, and decides
+    /// whether another endpoint is tried.
     pub(crate) fn give_up(&mut self, opened: &Opened, error: &io::Error) {
         tracing::debug!(%error, "endpoint left out");
         let refused = refused_by_server(error).is_some();
@@ -353,7 +355,7 @@ impl Opened {
         self.server.reset();
     }
 
-    /// Records that the server has closed without having sent a byte, and that the reason is unknown.
+    /// Records against the endpoint that it closed the connection without having sent a byte, for an unknown reason.
     pub(crate) fn penalise(&self) {
         self.pick.penalise(leno_transport::now());
     }

@@ -154,7 +154,7 @@ pub(crate) trait Copies {
     /// A copy.
     type Copy: Request;
 
-    /// Makes another copy.
+    /// Makes another copy. The caller must set `ticket` before it forwards a response of this copy to the client.
     fn copy(&self, ticket: &Ticket) -> Self::Copy;
 
     /// Ready when the client has left.

@@ -118,7 +118,7 @@ impl Routes {
         }
     }
 
-    /// Decides on a request.
+    /// Finds the rule that a request follows, and decides whether the request is forwarded or answered.
     pub(crate) fn decide(self: &Rc<Self>, shared: &Worker, view: RequestView<'_>) -> Decision {
         let request = Head(view);
         let counter = |rule: &CountedRule| Rc::clone(rule.counter(&shared.registry));

@@ -34,7 +34,7 @@ pub(crate) struct Server {
     /// which removes the mesh headers of servers behind it.
     pub(crate) is_believed: bool,
     connection: Pooled<Channel, Refused>,
-    /// How much the shared connection had received before this request.
+    /// How many reads from the shared connection had returned bytes before this request.
     heard: u64,
 }
 
@@ -171,7 +171,8 @@ async fn connect(
     Ok(got.await?)
 }
 
-/// The values that are needed to open a connection: the worker, the endpoint, and whether the request still waits.
+/// The values that are needed to open a connection: the worker, the endpoint, and a reference that is dead once the
+/// request no longer waits.
 type Parts = (Rc<Worker>, Rc<Remote>, Weak<()>);
 
 /// Opens a connection for streams, or for HTTP/1 if the other proxy accepts nothing else.

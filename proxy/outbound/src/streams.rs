@@ -1,8 +1,9 @@
 //! Connections that follow a `TLSRoute` or a `TCPRoute`.
 //!
 //! ```text
-//! client ─► first bytes, where names matter ─► server name ─► route ─┬─ backend ─► relayed as bytes
-//!                                                                    └─ none ────► refused
+//! client ─► first bytes, if a route names a server ─► server name ─► route ─┬─ backend ─► relayed as bytes
+//!                │                                                          └─ none ────► refused
+//!                └─ none in time ─► refused
 //! ```
 #![expect(
     clippy::indexing_slicing,
@@ -110,8 +111,8 @@ pub(crate) async fn relay(
     let target = target.expect("a backend that is chosen has a service");
     match target.route().await {
         destination::Route::Backends(chosen) => {
-            // No route needed the server name. But it still must be known whether the client uses TLS, because
-            // otherwise the proxy originates TLS.
+            // If no route needs the server name, the client's first bytes were not read. They are needed now: the
+            // proxy originates TLS unless the client itself uses TLS.
             if !tls.is_tls && chosen.originates_tls() {
                 match own_tls(shared, &mut client, &Waits::ORIGINATED).await {
                     Ok(own) => tls = own.unwrap_or_default(),

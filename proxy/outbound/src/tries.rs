@@ -9,7 +9,7 @@ const QUICK_TRIES: usize = 8;
 /// How long after the first failure attempts count as quick.
 const QUICK: Duration = Duration::from_millis(500);
 
-/// When the first attempt failed.
+/// When the first attempt failed that reached no application.
 #[derive(Debug, Default)]
 pub(crate) struct Unreached(Option<Instant>);
 

@@ -1,9 +1,11 @@
-//! Sends copies of a late request to other endpoints. The first good response goes to the client.
+//! Hedging: sends copies of a request to other endpoints while its response is late. The first good response goes to
+//! the client.
 //!
 //! ```text
-//! held whole ─► first copy ──(late)──► another ──(late)──► ...
-//!                   │                     │      each ends: not connected, failed, or with a response
-//!                   └──── first good response, or the last of all: settled as any other try
+//! request received completely ─► first copy ──(late)──► another copy ──(late)──► ...
+//!                                    │                      │
+//!                                    └──────────────────────┴─► the first good response, or the result of the last copy
+//!                                                               if none is good: treated like that of any other attempt
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -27,14 +29,14 @@ use crate::policy::{Plan, RequestPolicy};
 use crate::request::{Copies, Hedgeable};
 use crate::server::{self, GetError, Server};
 
-/// The largest request in bytes that is copied: as many as a stream holds for a retry in any case.
+/// The largest request in bytes that is copied. A stream holds as many bytes for a retry in any case.
 const MAX_COPIED: usize = 64 << 10;
 
 /// How long to wait for the rest of a request that may be copied. A client that sends slowly, or waits for an answer
 /// before it continues, must not be delayed.
 const HOLD_WAIT: Duration = Duration::from_millis(50);
 
-/// How many copies a list holds without an allocation: as many as most policies have.
+/// How many copies in progress a list holds without an allocation. Most policies have no more.
 const COPIES: usize = 2;
 
 /// The state that the copies of one request share.
@@ -54,6 +56,7 @@ struct Runner<'a, C> {
     begun: Instant,
     is_first: bool,
     is_connected: Rc<Cell<bool>>,
+    /// Set once this copy's response goes to the client.
     ticket: Ticket,
     run: Pin<Box<dyn Future<Output = Ended<C>> + 'a>>,
 }
@@ -223,6 +226,8 @@ impl<'a> Race<'a> {
         Runner { pick, begun: leno_transport::now(), is_first, is_connected, ticket, run }
     }
 
+    /// Decides on a response whose head has arrived. It is refused if another copy already answers the client, or if
+    /// another copy or attempt may get a better response.
     fn judge(
         &self,
         response: ResponseView<'_>,
@@ -271,7 +276,8 @@ impl<'a> Race<'a> {
         .await
     }
 
-    /// The endpoint for a copy that is due, if the budget allows the copy.
+    /// Picks the endpoint for a copy that is due. `None` if no endpoint is left, or if the retry budget does not
+    /// allow the copy.
     fn another(&self, pick: impl FnOnce() -> Option<Pick<Remote>>) -> Option<Pick<Remote>> {
         let mut hedge = self.hedge.borrow_mut();
         let Some(pick) = pick() else {
@@ -306,7 +312,8 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// Returns the client's connection to the request.
+    /// Ends the race: returns the client's connection to the request, with the response of `ended` if that goes to
+    /// the client.
     fn last<C: Copies>(&self, copies: C, ended: Ended<C::Copy>) -> RaceOutcome {
         match ended {
             Ended::NotConnected(error) => {

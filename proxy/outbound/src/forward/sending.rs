@@ -29,7 +29,7 @@ pub(super) struct Sending<'a> {
     pub(super) request_by: Option<Instant>,
     /// The trace headers for the next hop.
     pub(super) trace: Told<'a>,
-    /// The tap mark for the server's proxy, if a tap selects the request.
+    /// The mark by which the server's proxy recognises the request, if a tap records it.
     pub(super) mark: Option<Mark>,
     /// Where to copy the beginnings of the bodies, if a tap needs them.
     pub(super) copies: Option<BodyCopies>,

@@ -13,15 +13,15 @@ use leno_types::mesh::Distribution;
 use leno_types::traffic::{self, Balancing, Ejection, HashOn, Traffic, WorkerLimits};
 use tokio::time::sleep;
 
-/// The default number of requests on each near endpoint above which other endpoints are used, too. It is a few more
-/// than an endpoint has that is not overloaded.
+/// The default number of requests on each near endpoint above which endpoints farther away are used, too. An endpoint
+/// that is not overloaded has a few less.
 const OVERFLOW: u32 = 16;
 
 /// The default number of requests that may wait, if policy limits those in progress. It is enough for requests that
 /// arrive irregularly.
 const PENDING: u32 = 1_024;
 
-/// The initial value of an adaptive limit.
+/// The initial value of an adaptive limit, unless policy's own limit is lower.
 const FIRST_LIMIT: u32 = 100;
 
 /// How often a request that waits for an adaptive limit checks whether a measurement has taken too long.
@@ -119,8 +119,8 @@ impl Bound {
 }
 
 impl EndpointPolicy {
-    /// The policy that `traffic` sets. `source` is the name of the client workload. Requests that are in progress under
-    /// `before` are counted.
+    /// The policy that `traffic` sets. `source` is the name of the client workload. Requests that are in progress
+    /// under `before` still count towards the limit.
     pub(crate) fn new(traffic: &Traffic, before: Option<&Self>, source: &str) -> Self {
         let limits = traffic.limits.unwrap_or_default();
         let bound = Bound::of(limits, before.and_then(|before| before.bound.clone()));
@@ -162,7 +162,8 @@ impl EndpointPolicy {
         self.balancing.as_ref().map(Balancing::algorithm)
     }
 
-    /// The affinity of a request.
+    /// The endpoint that a request should go to: the one for the hash of a header, a cookie or the client workload,
+    /// and the one that its session cookie names.
     pub(crate) fn wanted(&self, request: RequestView<'_>) -> Affinity {
         let Some(balancing) = &self.balancing else { return Affinity::default() };
         let on = match self.asked() {
@@ -181,7 +182,7 @@ impl EndpointPolicy {
         Affinity { hash, session }
     }
 
-    /// The affinity of an opaque connection.
+    /// The endpoint that an opaque connection should go to, if policy hashes the client workload.
     pub(crate) fn wanted_of_stream(&self) -> Affinity {
         let by_source = matches!(
             self.asked(),

@@ -31,6 +31,7 @@ pub(crate) struct RequestPolicy {
     faults: Option<Faults>,
     /// The limits of the HTTP engine, if policy changes them.
     limits: Option<Limits>,
+    /// The budget from which retries and copies of requests are paid, and to which requests add.
     budget: RefCell<Budget>,
     rng: RefCell<Rng>,
 }
@@ -41,7 +42,9 @@ pub(crate) struct Plan {
     /// The retries; `None` if policy has none.
     retry: Option<Retry>,
     is_idempotent: bool,
+    /// When the request must be complete, including its response.
     request_by: Option<Instant>,
+    /// When the response must have begun.
     response_by: Option<Instant>,
     /// If the response of the last attempt is to be retried, the wait before the retry.
     again: Cell<Option<Duration>>,
@@ -131,7 +134,7 @@ impl RequestPolicy {
             || self.retries.as_ref().is_some_and(is_failure)
     }
 
-    /// Whether requests add tokens to the budget.
+    /// Whether requests add tokens to the budget, because policy has retries or hedging.
     fn pays(&self) -> bool {
         self.retries.is_some() || self.hedging.is_some()
     }
@@ -297,8 +300,8 @@ fn number(value: &[u8]) -> Option<u8> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// The limits of the HTTP engine, if policy changes them. If a policy limits the time of a response, this replaces the
-/// default wait for the response.
+/// The limits of the HTTP engine, if policy changes them. If policy limits the time of a response or of the whole
+/// request, or sets its own idle time, the default wait for the beginning of a response does not apply.
 fn changed(timeouts: &TrafficTimeouts, limits: &Limits) -> Option<Limits> {
     let response_wait = limits.stall;
     match timeouts.idle {

@@ -15,7 +15,8 @@ pub(crate) struct MeshAnswer {
     pub(crate) error: Option<&'static str>,
     /// Whether the client's connection is closed after the answer, so that the client looks the address up again.
     pub(crate) last: bool,
-    /// The value of `leno-error`: the cause, and the part of a route that is wrong.
+    /// The value of `leno-error`: the cause, and details such as the wrong part of a route or the address that was
+    /// dialled.
     shown: Option<String>,
     headers: Vec<HeaderLine>,
 }

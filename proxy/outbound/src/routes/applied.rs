@@ -78,7 +78,8 @@ impl Applied {
         [self.deadline, of_try].into_iter().flatten().min()
     }
 
-    /// The names of headers to remove, for [`Applied::request`] and [`Applied::response`].
+    /// The names of headers to remove, to be passed to [`Applied::request`] and [`Applied::response`], which borrow
+    /// them as slices.
     pub(crate) fn removed(&self) -> (Names<'_>, Names<'_>) {
         fn names(lines: &Lines) -> Names<'_> {
             lines.remove.iter().map(|name| &**name).collect()
@@ -116,7 +117,7 @@ impl Applied {
         format!("{route} rule {rule}").into()
     }
 
-    /// Counts the requests of the rule.
+    /// The counter of the rule's requests.
     pub(crate) fn counter(&self, registry: &Registry) -> &Rc<RouteCounter> {
         self.prepared().counted.counter(registry)
     }

@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::support::{self, Authority, CART, Certified, WEB};
 
-/// An address that is local only by a route; no interface has it.
+/// An address that is local only by a route; no interface has it. So the proxy does not take it for its own workload.
 const CART_IP: [u8; 4] = [198, 18, 0, 7];
 /// The port of the endpoint's application. No client connects to it directly.
 const APPLICATION: u16 = 8080;

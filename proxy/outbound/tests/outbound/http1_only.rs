@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::support::{self, Authority, CART, Certified, WEB};
 
-/// An address that is local only by a route; no interface has it.
+/// An address that is local only by a route; no interface has it. So the proxy does not take it for its own workload.
 const CART_ADDRESS: &str = "198.18.0.7:0";
 const PORT: u16 = 80;
 /// The number of clients that send a request at the same moment, before the proxy knows which versions the server
