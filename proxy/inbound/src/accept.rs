@@ -3,16 +3,18 @@
 //! A proxy always sends first: its ClientHello names a protocol of the mesh. HTTP clients send first, too. A client
 //! that is silent may be waiting for the server to send first. So `race` connects to the application, if policies
 //! permit the client, and the side that sends first decides. No byte of the client reaches the application before its
-//! protocol is known.
+//! protocol is known. With strict mTLS there is no race, because only proxies are served.
 //!
 //! ```text
 //!  first bytes ──────────────┬─ mesh TLS ─► handshake
 //!                            ├─ TLS on the port of HBONE ─► handshake ─► tunnels
-//!  none: race ─┬─ client ────┴─ anything else ─► HTTP, or bytes (strict: reset)
-//!              └─ application ─► bytes
+//!  none: race ─┬─ client ────┴─ anything else ─► HTTP, or bytes (strict: reset, unless a kubelet probes)
+//!              ├─ application ─► bytes
+//!              ├─ the application cannot be reached, or policies deny the client ─► reset
+//!              └─ neither in time ─► closed
 //! ```
 //!
-//! [`Waits`] contains the time limits of the steps.
+//! [`Waits`] contains the time limits of the steps. HBONE is described in `hbone`.
 
 use std::io;
 use std::net::IpAddr;
@@ -39,26 +41,26 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait for the rest of a probe's head, which a kubelet sends at once.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that may be forwarded to the application, or whose streams may.
+/// A connection whose client and protocol are known, so that it can be authorized and served.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// From another proxy, or from a client that uses the protocol of proxies without an identity.
     Mesh { stream: TlsStream, identity: Option<Identity>, protocol: Protocol },
     /// From a client of HBONE.
     Hbone { stream: TlsStream, identity: Identity },
-    /// From a client without an identity.
+    /// From a client that uses no TLS of the mesh, so that it has no identity.
     Plain(Plain<TcpStream>),
 }
 
-/// What a client sends to the application, outside of any TLS between proxies.
+/// What a client sends to the application: on a connection without TLS of the mesh, or inside a tunnel.
 #[derive(Debug)]
 pub(crate) enum Plain<S> {
     /// Requests, of either version.
     Http { client: Peeked<S>, protocol: Protocol },
-    /// A client that is silent, of an application that cannot be connected to.
+    /// The client is silent, and the application cannot be connected to.
     Unreachable { client: Peeked<S>, error: ConnectError },
-    /// The bytes of a client whose protocol is not HTTP, and the connection to the application if there is one already.
-    /// `tls` is `None` if no policy needed the server name in the client's TLS.
+    /// The client's protocol is not HTTP, or the application has sent first. `server` is the connection to the
+    /// application, if there is one already. `tls` is `None` if no policy needed the server name in the client's TLS.
     Opaque { client: Peeked<S>, server: Option<Peeked<TcpStream>>, tls: Option<OwnTls> },
 }
 
@@ -88,7 +90,7 @@ pub(crate) struct PortRules {
     pub(crate) hbone: bool,
 }
 
-/// The state of a connection after one side has sent, or when neither may send.
+/// What is known about a connection once one side has sent, or once it is clear that neither may.
 enum Spoken<S> {
     /// The client has sent first. The second value is the connection to the application, if one was opened meanwhile.
     Client(Peeked<S>, Option<TcpStream>),
@@ -174,7 +176,7 @@ pub(crate) async fn tunnelled<S: Io>(
     }
 }
 
-/// The next step after `speaker` was determined. `None` if the connection has ended.
+/// Converts the result of waiting for the first speaker, and counts it. `None` if the connection has ended or broken.
 fn spoken<S: Io>(
     shared: &Worker,
     client: Peeked<S>,
@@ -197,8 +199,8 @@ fn spoken<S: Io>(
     })
 }
 
-/// If the client is a kubelet that probes the workload itself, returns the probe and what answers it. The kubelet has
-/// no certificate, and policies do not apply to its probes.
+/// If the client is a kubelet that probes the workload itself, returns the probe and the value that can answer it.
+/// The kubelet has no certificate, and policies do not apply to its probes.
 async fn kubelet_probe<'s>(
     shared: &'s Worker,
     application: &Application,
@@ -225,7 +227,9 @@ fn broke_off<S: Io, T>(client: Peeked<S>, error: &io::Error) -> Option<T> {
     None
 }
 
-/// Waits until either side sends. The connection holds no buffer meanwhile.
+/// Waits until either side sends: first for the client alone, and for longer if it is a meshed workload or the port
+/// is declared as HTTP, and then, if policies permit the client, in a race with the application. The connection holds
+/// no buffer meanwhile.
 async fn first_speaker<S: Io>(
     shared: &Worker,
     application: &Application,
@@ -260,7 +264,7 @@ async fn first_speaker<S: Io>(
     }
 }
 
-/// Whether discovery reports in time that a meshed workload has this address.
+/// Whether discovery reports in time that a workload with a proxy of this mesh has this address.
 async fn is_meshed(shared: &Worker, client: IpAddr) -> bool {
     let mut resolution = shared.parts.directory.look_up(client);
     let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
@@ -338,7 +342,8 @@ async fn renewal(shared: &Worker, stream: TlsStream) {
     }
 }
 
-/// Determines whether a client without an identity speaks HTTP or another protocol.
+/// Determines whether a client that uses no TLS of the mesh on this connection or tunnel speaks HTTP or another
+/// protocol. `server` is the connection to the application that the race has opened, if any.
 async fn plaintext<S: Io>(
     shared: &Worker,
     mut client: Peeked<S>,

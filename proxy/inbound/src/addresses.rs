@@ -35,7 +35,7 @@ pub(crate) enum Addresses {
     NotAsked,
     /// The look-up in discovery was started.
     Asked { answer: watch::Receiver<Resolution>, since: Instant },
-    /// All other addresses. The addresses of an instance do not change.
+    /// All addresses of the client; empty if the mesh does not know it. The addresses of an instance do not change.
     Known(Box<[IpAddr]>),
 }
 
@@ -94,7 +94,7 @@ pub(crate) async fn answered(
 
 /// All addresses of a client; `None` if the answer may be incomplete.
 fn known(answer: &watch::Receiver<Resolution>, is_workload: bool) -> Option<Box<[IpAddr]>> {
-    // A fixed directory sends no other answer.
+    // If the sender is gone, no other answer comes: the directory is fixed, or it has refused the look-up.
     let is_final = answer.has_changed().is_err();
     match &*answer.borrow() {
         Resolution::Workload(workload) => Some(workload.addresses.as_slice().into()),

@@ -26,14 +26,14 @@ enum Path {
     /// The address of the application is configured. No agent has prepared the network namespace, so the application
     /// sees the client address that the kernel chooses.
     Configured,
-    /// The application sees the address of this client.
+    /// The application sees the address of this client, or whatever address [`ClientAddress`] can show it instead.
     For(SocketAddr, Rc<ClientAddress>),
     /// The application is a service, to which the outbound side of this proxy connects.
     Service(Rc<Passage>),
 }
 
-/// The place where the application listens for one original destination. It has idle connections, on all of which the
-/// application sees the same client.
+/// How the application is reached for one original destination: which address answers, and the connections in the
+/// pool. On all of them the application sees the same client.
 #[derive(Debug)]
 pub(crate) struct Server {
     /// The address that the client dialled.
@@ -43,7 +43,7 @@ pub(crate) struct Server {
     elsewhere: bool,
     /// The address of the last successful connection.
     answers: Cell<SocketAddr>,
-    /// The application has sent HTTP/2 SETTINGS before its client had sent anything.
+    /// Whether the application has sent HTTP/2 SETTINGS before its client had sent anything.
     http2_first: Cell<bool>,
     /// The connections to the application. Requests of HTTP/2 clients share them.
     pub(crate) pool: Pool<Counted, (), ConnectError>,
@@ -122,9 +122,9 @@ impl Application {
         })
     }
 
-    /// Connects to the address of the last successful connection, then to the address that the client dialled. If that
-    /// is refused and `elsewhere` is set, tries loopback of both families, and the workload's addresses of the other
-    /// family, because the application may listen on only one of these.
+    /// Connects to the address of the last successful connection, which at first is the address that the client
+    /// dialled. If that is refused and `elsewhere` is set, tries the dialled address, loopback of both families, and
+    /// the workload's addresses of the other family, because the application may listen on only one of these.
     pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let server = &*self.server;
         if let Path::Service(passage) = &self.path {

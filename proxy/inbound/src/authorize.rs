@@ -60,13 +60,16 @@ macro_rules! log_client {
 /// The workload's policies, and what one worker needs to evaluate them.
 #[derive(Debug)]
 pub(crate) struct Policies {
+    /// The policies as discovery has sent them.
     of: Arc<Authorization>,
     pub(crate) table: AuthorizationTable,
     /// The number of matches, by position of the policy.
     counters: Vec<Rc<Cell<u64>>>,
+    /// The number of requests and connections that no policy decided about, so that the default permitted them.
     default: Rc<Cell<u64>>,
     /// Tokens that were verified for the policies.
     tokens: TokenCache,
+    /// Reports tokens to the control plane that were signed with a key that the policies do not have.
     unknown_keys: UnknownKeys,
     /// The authorizers of external policies, by position of the policy. There are none if no policy is external.
     authorizers: Vec<Option<Rc<Authorizer>>>,
@@ -113,10 +116,10 @@ pub(crate) enum Silence {
 /// Whether a request or relay in progress is still permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
-    /// The connection is still permitted. If there is a time (since 1970), the decision must be repeated then, because
-    /// a token expires or the age of the client's certificate reaches a limit of a rule.
+    /// The request or relay is still permitted. If there is a time (since 1970), the decision must be repeated then,
+    /// because a token expires or the age of the client's certificate reaches a limit of a rule.
     Permitted(Option<Duration>),
-    /// The connection is no longer permitted. Metrics already count it as ended.
+    /// The request or relay is no longer permitted. Metrics already count it as ended.
     Ended,
 }
 
@@ -362,7 +365,8 @@ impl Access {
         Self { carries_bytes: declared == Protocol::Opaque, ..self }
     }
 
-    /// Decides about a request of this client, by the result of evaluating the policies.
+    /// Decides about a request of this client, by the result of evaluating the policies. Calls `see` with each
+    /// matching policy that only audits, or whose external authorizer must be asked.
     fn decide(
         &self,
         (policies, rules): (&Policies, &ConnectionRules),
@@ -705,7 +709,8 @@ impl Access {
         })
     }
 
-    /// The value of `leno-error` for the client. Only clients in the policy's namespace get the policy's name.
+    /// The value of `leno-error` for the client. Only clients in the policy's namespace get the policy's name. A path
+    /// that cannot be compared with rules is named to all clients as the reason.
     fn cause(&self, policies: &Policies, denial: Denial, policy: &str) -> String {
         let is_own = |index: PolicyIndex| {
             let source = policies.table.source(index);

@@ -55,8 +55,8 @@ pub(crate) fn now() -> Duration {
     since_1970(SystemTime::now())
 }
 
-/// Linux lets no program set a clock before 1970 (settimeofday(2)). Such a time counts as one at which every token has
-/// expired: at the beginning of 1970, expired tokens would seem valid.
+/// Before 1970, a clock that cannot be right (Linux lets no program set one, settimeofday(2)), the result is the
+/// latest time, at which every token has expired. At the beginning of 1970, expired tokens would seem valid.
 fn since_1970(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::MAX)
 }

@@ -149,8 +149,8 @@ impl GrpcConnection {
         spawn_contained(serving);
         let made = http2::Builder::new(OfWorker).handshake(TokioIo::new(pipe)).await;
         let (sender, connection) = made.map_err(unavailable)?;
-        // This task ends when the last sender of the connection is dropped. The pipe, and the task that serves it, end,
-        // too.
+        // This task ends when the last sender of the connection is dropped. Then the pipe is closed, and the task
+        // that serves its other end finishes, too.
         spawn_contained(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection of the proxy's own ended");
@@ -209,7 +209,8 @@ pub async fn over_http(
         };
         Ok(Response::from_parts(head, body))
     };
-    // Both end when the exchange ends. If they end earlier, the exchange itself returns an error.
+    // The connection and the future that serves it end when the exchange ends. If they end earlier, the exchange
+    // itself returns an error.
     let driven = async {
         let (ended, ()) = tokio::join!(connection, serving);
         if let Err(error) = ended {

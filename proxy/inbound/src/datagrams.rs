@@ -54,9 +54,10 @@ pub enum DatagramRefusal {
     NoSource,
 }
 
-/// The addresses on which the application may listen, in the order in which they are tried. If a socket is bound to all
-/// addresses, the kernel chooses the address from which it answers. For IPv4 this is the address to which it answers,
-/// so datagrams are sent to that address (`source`) first.
+/// The addresses on which the application may listen, in the order in which they are tried. The proxy sends datagrams
+/// from `source`, and answers must come from the address to which it has sent. If the application's socket is bound
+/// to all addresses, the kernel chooses the address of the answers. For IPv4 it chooses `source` itself, so `source`
+/// is tried first.
 fn applications(server: SocketAddr, source: IpAddr) -> Vec<SocketAddr> {
     let answering = source.is_ipv4().then_some(SocketAddr::new(source, server.port()));
     answering.into_iter().chain(own_addresses(server)).collect()

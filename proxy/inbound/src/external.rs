@@ -54,7 +54,8 @@ pub trait MeshServices: fmt::Debug {
 /// A port of a service of the mesh.
 pub trait MeshPort: fmt::Debug {
     /// A connection in memory, and the future that serves it: requests that are written to the connection are sent to
-    /// the service. Either of the two ends the other.
+    /// the service. If the connection is closed the future ends, and if the future ends or is dropped the connection
+    /// is closed.
     fn connect(&self, http2: bool) -> (DuplexStream, Pin<Box<dyn Future<Output = ()>>>);
 
     /// Closes idle connections that are too old. To be called every few seconds.
@@ -93,16 +94,19 @@ pub(crate) struct Authorizer {
     failed: Rc<Cell<u64>>,
 }
 
-/// The changes that policies and authorizers make to a permitted request and its response.
+/// The changes that policies and authorizers make to a permitted request and its response. Tokens set headers with
+/// their claims, and authorizers set headers from their answers.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     /// The names of headers that clients may not set, in the client's spelling.
     removed: Vec<String>,
+    /// The headers that are set on the request for the application.
     set: Vec<HeaderLine>,
+    /// The headers that are added to the response for the client.
     on_response: Vec<HeaderLine>,
 }
 
-/// A permit for a question to an authorizer. It takes one of the [`MAX_ASKED`] places of a worker.
+/// The right to ask an authorizer about one request. A worker has [`MAX_ASKED`] of them; dropping this returns it.
 struct AskPermit<'s>(&'s Cell<usize>);
 
 /// The places for bodies that are read for authorizers.
@@ -110,7 +114,7 @@ pub(crate) fn held() -> Shares<IpAddr> {
     Shares::new(MAX_ASKED, MAX_HELD_OF_CLIENT)
 }
 
-/// Takes a place, if one is free.
+/// Takes the right to ask, if one is left.
 fn place(taken: &Cell<usize>) -> Option<AskPermit<'_>> {
     let is_free = taken.get() < MAX_ASKED;
     is_free.then(|| {

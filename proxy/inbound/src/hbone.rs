@@ -5,6 +5,8 @@
 //!  client's proxy ══ mTLS, HTTP/2, port 15008 ══╦═ CONNECT own address:8080 ─► 200 ─► as a connection to 8080
 //!                                               ╠═ CONNECT a service of this waypoint:80 ─► 200 ─► to the service (`waypoint`)
 //!                                               ╠═ CONNECT another address  ─► 403
+//!                                               ╠═ CONNECT no IP address    ─► 400
+//!                                               ╠═ too many tunnels, or discovery does not answer ─► 503
 //!                                               ╚═ another method           ─► 405
 //! ```
 //!
@@ -35,10 +37,15 @@ const LOGGED_BYTES: usize = 256;
 
 /// The answer if the CONNECT is for another address, or for a port of this proxy.
 const NOT_HERE: (u16, &str) = (403, "hbone-not-this-workload");
+/// The answer if the request has another method.
 const NOT_CONNECT: (u16, &str) = (405, "hbone-connect-only");
+/// The answer of a waypoint if the CONNECT is for an address that is not one of its services'.
 const NOT_OF_SERVICE: (u16, &str) = (403, "waypoint-not-of-this-service");
+/// The answer of a waypoint if discovery does not say in time what the address is.
 const UNRESOLVED: (u16, &str) = (503, "waypoint-not-resolved");
+/// The answer if the authority of the CONNECT is not an IP address with a port.
 const NO_ADDRESS: (u16, &str) = (400, "hbone-no-address");
+/// The answer if as many tunnels or services are in use as there may be.
 const TOO_MANY: (u16, &str) = (503, "hbone-tunnels-in-use");
 
 /// The default ports of the proxy itself, to which no tunnel may lead.
@@ -50,7 +57,8 @@ pub(crate) fn tunnels(most: usize) -> Shares<Identity> {
     Shares::keeping(most, most.div_ceil(2))
 }
 
-/// The limits of a connection. PINGs are sent, because a proxy at the other end answers them.
+/// The limits of a connection. PINGs are sent, because each proxy at the other end answers them. A stalled stream is
+/// reset with a code that no client takes for a proper end.
 pub(crate) fn limits() -> Rc<leno_h2::Limits> {
     let stall_code = Code::CONNECT_ERROR;
     Rc::new(leno_h2::Limits {
@@ -218,7 +226,8 @@ fn target(head: &Head) -> Result<SocketAddr, (u16, &'static str)> {
     text.parse().map(canonical).map_err(|_| NO_ADDRESS)
 }
 
-/// The port of this workload that an address names.
+/// The port of this workload that an address names. Fails if the address is another one, or the port is one of the
+/// proxy itself.
 fn port(address: SocketAddr, own: IpAddr, own_ports: &[u16]) -> Result<u16, (u16, &'static str)> {
     let port = address.port();
     let is_own = port == 0 || OWN_PORTS.contains(&port) || own_ports.contains(&port);

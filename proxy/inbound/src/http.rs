@@ -182,7 +182,8 @@ async fn forward<S: Io>(
     let head = request.view(client.received());
     let begun = &begin((shared, edge), head, mark);
     let mut changed = pin!(shared.changes.notified());
-    // The exchange drops the received head before the exchange ends, so the head is copied.
+    // Policies may have to decide about the request again later. The exchange drops the received head before it ends,
+    // so the head is copied.
     let kept: Box<[u8]> = client.received().get(..request.len()).unwrap_or_default().into();
     begun.decided(|| caller.access.described(shared, head));
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
@@ -567,7 +568,7 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// Counts a request that was sent to the application.
+/// Counts a request with the result of its exchange.
 fn count(shared: &Worker, edge: &Peer, begun: &Begun, (done, is_grpc): (&Exchange, bool)) {
     let (status, error) = (done.counted_status(), done.error());
     let answered = done

@@ -5,15 +5,15 @@
 //! application. It does not deal with listeners, threads or the outbound side.
 //!
 //! ```text
-//! accepted ─► first bytes ─┬─ mesh TLS ─► identity ─┬─ leno-h2 ─► requests ─┐
-//!                          │                        └─ leno-tcp ─► bytes ────┼─► policies ─► application
-//!                          ├─ HBONE ─► identity ─► CONNECTs ─► HTTP or bytes ┤
-//!                          └─ anything else ─► strict: reset                 │
-//!                                              permissive: HTTP or bytes ────┘
-//!
-//! A port that is declared to carry HTTP is served as HTTP, whatever its clients send, so that they
-//! cannot bypass the policies for requests.
+//! accepted ─► first bytes ─┬─ mesh TLS ─► identity ─┬─ leno-h1, leno-h2 ─► requests ┐
+//!                          │                        └─ leno-tcp ─► bytes ───────────┼─► policies ─► application
+//!                          ├─ HBONE ─► identity ─► CONNECTs ─► HTTP or bytes ───────┤
+//!                          └─ anything else ─► strict: reset                        │
+//!                                              permissive: HTTP or bytes ───────────┘
 //! ```
+//!
+//! A port that is declared to carry HTTP is served as HTTP, whatever its clients send, so that they cannot bypass the
+//! policies for requests.
 //!
 //! Read first: [`Inbound`], then `accept` (who the client is), `authorize` (what the client may do), `external`
 //! (external authorizers), `standing` (ends what is no longer permitted) and `application` (where the application
@@ -109,7 +109,7 @@ pub struct Parts {
     pub limits: Limits,
     /// The application's address, which replaces original destinations.
     pub application: Option<SocketAddr>,
-    /// What they share of these limits.
+    /// The counts of rate limits that the workers of this proxy share.
     pub limit_table: LimitTable,
     /// How many HBONE tunnels may be open at a time. Each may have a connection to the application.
     pub max_tunnels: usize,
@@ -133,6 +133,7 @@ pub(crate) struct Applications {
     servers: Rc<Servers>,
 }
 
+/// The state that all connections of the worker share.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) parts: Parts,
@@ -474,7 +475,7 @@ impl Inbound {
         }
     }
 
-    /// Whether a connection was made to the listener of a waypoint itself. There is no workload behind it.
+    /// Whether a connection was made to the listener of the waypoint itself, behind which there is no workload.
     fn is_of_waypoint_alone(&self, listener: SocketAddr) -> bool {
         self.shared.waypoint.get().is_some() && listener.port() == ports::HBONE
     }
@@ -559,7 +560,8 @@ impl Worker {
             declared => declared,
         };
         let is_named = || policy.ports.iter().any(|named| named.port == port);
-        // If this is a waypoint, its Service declares the port of HBONE, too.
+        // The Service of a waypoint declares the port of HBONE, too, which therefore does not make it a port of an
+        // application.
         let is_hbone = port == ports::HBONE && (self.waypoint.get().is_some() || !is_named());
         PortRules { mtls: policy.mtls, declared, hbone: is_hbone }
     }

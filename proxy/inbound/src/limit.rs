@@ -32,6 +32,7 @@ pub(crate) struct RateLimits {
 
 #[derive(Debug)]
 struct Limit {
+    /// The limit as discovery has sent it.
     said: RateLimit,
     state: RefCell<State>,
 }

@@ -1,13 +1,12 @@
 //! Ends requests and relays in progress when policies no longer permit them.
 //!
 //! A changed policy wakes every request and every relay in progress of the worker. The expiry of a token wakes the
-//! requests that the token permits, and the age of a certificate wakes those that depend on it. For each there is a new
-//! decision, by its client and by the request head or server name with which it began.
+//! requests that the token permits, and the age of a certificate wakes those that depend on it. For each there is a
+//! new decision, by its client and by the request head or server name with which it began.
 //!
 //! ```text
-//! a policy changes ─► Inbound::follow ─► Changes ─┬─► request or relay ─┬─ permitted ─► goes on
-//! a token ends, ────► Expiry ─────────────────────┘                     └─ denied ─► ends, counted
-//! a certificate ages
+//! a policy changes ─► Inbound::follow ─► Worker::changes ─┬─► request or relay ─┬─ permitted ─► continues
+//! a token expires, or a certificate ages ─► Expiry ───────┘                     └─ denied ─► ends, counted
 //! ```
 
 use std::future::poll_fn;

@@ -30,8 +30,9 @@ struct Entry {
     counts: Weak<WorkloadLimit>,
 }
 
-/// A limit that all proxies share. The workers of this proxy, and its guests, spend the same tokens and the same credit:
-/// the control plane, and the limit while that does not answer, count proxies and not threads.
+/// A limit that all proxies share: the control plane grants tokens to each proxy. While it does not answer, the proxy
+/// permits its own part of the limit. Both count proxies and not threads, so the workers of this proxy, and its
+/// guests on other workloads' threads, spend the same tokens.
 #[derive(Debug)]
 pub(super) struct LeasedLimit {
     /// The name of the limit, which is the same in all proxies.

@@ -2,10 +2,10 @@
 //! the client.
 //!
 //! ```text
-//! request received completely ─► first copy ──(late)──► another copy ──(late)──► ...
-//!                                    │                      │
-//!                                    └──────────────────────┴─► the first good response, or the result of the last copy
-//!                                                               if none is good: treated like that of any other attempt
+//! request is complete ─► first copy ──(late)──► another copy ──(late)──► ...
+//!                            │                      │
+//!                            └──────────────────────┴─► the first good response, or the result of the last copy
+//!                                                       if none is good: treated like that of any other attempt
 //! ```
 
 use std::cell::{Cell, RefCell};
