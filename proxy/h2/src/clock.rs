@@ -24,16 +24,22 @@ const ALIVE_PING: [u8; 8] = *b"leno/yet";
 /// has passed if nothing has moved since the previous turn. So a request neither reads the clock
 /// nor resets the timer.
 pub(crate) struct Clock {
+    /// The waker that `sleep` wakes.
     sleep: Option<Pin<Box<Sleep>>>,
+    /// The time between two turns.
     waker: Option<Waker>,
     turn: Duration,
+    /// When to make the next turn. `None` before the first poll.
     turn_at: Option<Instant>,
     /// Consecutive turns without a stream.
     idle_turns: u32,
     /// The deadline for completing a frame or section that was read in part, and the number of frames read before it.
     urgent: Option<(Instant, u64)>,
+    /// Until when the peer must acknowledge our SETTINGS. `None` once it has.
     settings_at: Option<Instant>,
+    /// When a drain continues without the reply to its PING ([`Phase::Announced`]).
     drain_at: Option<Instant>,
+    /// Until when to wait for the peer to close after we have closed.
     linger_at: Option<Instant>,
     /// When to check next for streams whose readers stall. `None` while no bytes of DATA are held.
     stall_at: Option<Instant>,
@@ -68,8 +74,9 @@ impl Clock {
         }
     }
 
-    /// Handles every timeout that has passed and registers for the next one. Returns whether the
-    /// peer has sent nothing for [`Limits::silence`] although streams are open.
+    /// Handles every timeout that has passed and registers for the next one. `urgent` says that the peer has begun
+    /// something that it must complete soon. Returns whether the peer has sent nothing for [`Limits::silence`]
+    /// although streams are open.
     pub(crate) fn poll(
         &mut self,
         inner: &mut Inner,
@@ -141,7 +148,8 @@ impl Clock {
         }
     }
 
-    /// Ends the connection, or the streams, if there was something to send since the last turn and no progress.
+    /// Makes one turn: ends the connection, or single streams, if there was something to send since the last turn and
+    /// no progress; frees unused memory; and drains the connection if it has had no stream for [`Limits::idle`].
     fn look(&mut self, inner: &mut Inner) -> Result<(), ConnError> {
         if !std::mem::replace(&mut inner.moved, false) && !inner.out.is_empty() {
             let what = "the peer reads no bytes from its socket";

@@ -50,7 +50,8 @@ pub struct Request {
     pub stream: Stream,
 }
 
-/// The requests on a connection from a client. Dropping this value drains the connection.
+/// The requests on a connection from a client. Dropping this value drains the connection, without waiting until the
+/// client has seen that.
 pub struct Accept {
     conn: SharedConn,
 }
@@ -203,8 +204,8 @@ impl Client {
         self.users.conn.borrow().peer.connect_protocol
     }
 
-    /// The number of reads that returned bytes from the server. If the number has not changed, the server has sent
-    /// nothing in between.
+    /// The number of frames that have arrived from the server. DATA counts once its frame header has arrived, and a
+    /// field section counts as one frame. If the number has not changed, no frame has begun to arrive in between.
     #[must_use]
     pub fn heard(&self) -> u64 {
         self.users.conn.borrow().reading.frames

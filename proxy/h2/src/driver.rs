@@ -57,7 +57,9 @@ struct Inbox {
 /// not read yet.
 struct Closing {
     result: Result<(), ConnError>,
+    /// Whether our direction of the byte stream was shut down.
     shut: bool,
+    /// How many more bytes of the peer are read and discarded.
     left: usize,
 }
 
@@ -191,7 +193,8 @@ impl<S: Io> Driver<S> {
             .map_err(|error| ConnError::io(error.kind(), "the connection broke while writing"))
     }
 
-    /// Begins the end of the connection: queues a GOAWAY if one must be sent.
+    /// Begins the end of the connection: queues a GOAWAY if one must be sent, and otherwise drops what is queued. A
+    /// clean end by the peer is no error.
     fn close(&mut self, result: Result<(), ConnError>) {
         let mut inner = self.conn.borrow_mut();
         let quiet = matches!(&result, Err(error) if error.io.is_none() && error.what.is_empty());

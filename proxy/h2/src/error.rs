@@ -144,7 +144,7 @@ pub fn abuse_counts() -> [(Abuse, u64); Abuse::ALL.len()] {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{what} ({code})")]
 pub struct ConnError {
-    /// The code of the GOAWAY that either side sent.
+    /// The code of the GOAWAY, if either side has sent one; INTERNAL_ERROR if the byte stream below failed.
     pub code: Code,
     /// What happened.
     pub what: &'static str,

@@ -25,7 +25,7 @@ pub(crate) fn trim() {
     FREE.with(|free| drop(free.take()));
 }
 
-/// A [`Block`] that returns to its thread's pool when it is dropped.
+/// The fields of a head or of trailers: a [`Block`] that returns to its thread's pool when it is dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head(Block);
 
@@ -221,6 +221,8 @@ struct Pseudo<'a> {
     host: Option<&'a [u8]>,
 }
 
+/// Checks each field, and the order of pseudo-headers and other fields. Collects facts and the values of
+/// pseudo-headers. Returns which pseudo-headers there are, as bits of [`seen`].
 fn walk<'a>(
     block: &'a Block,
     facts: &mut Facts,

@@ -1,8 +1,8 @@
 //! The state of a connection that its driver and its streams share, and how streams end in it.
 //!
 //! The code of one connection touches another connection only where streams are linked, and only in this order: the
-//! near connection is borrowed and calls a method of the far one. The names of these methods begin with `far_`, and the
-//! methods call no third connection. So no two borrows can conflict.
+//! near connection is borrowed and calls a method of the far one. These methods are [`Inner::credit`] and those whose
+//! names begin with `far_`. They call no third connection. So no two borrows can conflict.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "windows and counts have bounds that frames are checked against"
@@ -29,8 +29,8 @@ use crate::settings::{DEFAULT_WINDOW, PeerSettings};
 use crate::slot::{Far, Key, Progress, Slot, Streams, Then};
 use crate::tolerance::Tolerance;
 
-/// How many streams that we have reset are remembered, because frames for them may still arrive and must be ignored. As
-/// many streams may be open at once.
+/// How many streams that we have reset are remembered, because frames for them may still arrive and must be ignored.
+/// By default, slightly fewer streams may be open at once.
 const REMEMBERED_RESETS: usize = 256;
 
 /// How many frames without content are tolerated for each frame with content: WINDOW_UPDATE for the stream and for the
@@ -95,8 +95,9 @@ impl Drop for Change<'_> {
 /// The stages of a connection's end.
 ///
 /// ```text
-/// Open ──drain()──► Announced ──PING answered, or linger──► Draining ──no stream──► Closed
-///   └───────────────client; or GOAWAY received──────────────▲
+/// Open ──drain()──► Announced ──PING answered, linger passed, or GOAWAY received──► Draining ──no stream──► Closed
+///   └── drain() of a client, or GOAWAY received ─────────────────────────────────────▲
+/// any of these ── an error, or the end of the byte stream ──► Closed
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -149,12 +150,18 @@ pub(crate) struct Inner {
 
     /// The largest identifier of a stream that the peer opened.
     pub(crate) last_peer_id: u32,
-    /// Which of the 64 identifiers up to `last_peer_id` were opened and not skipped, one bit for each.
+    /// Which of the client's last 64 identifiers up to `last_peer_id` were opened and not skipped. The lowest bit is
+    /// for `last_peer_id`, the next one for the identifier before it, which is smaller by two.
     pub(crate) opened_ids: u64,
+    /// The identifier of the next stream that this side opens.
     pub(crate) next_id: u32,
+    /// The identifiers of streams that this side has reset, the latest last.
     pub(crate) reset_ids: VecDeque<u32>,
+    /// Bounds how often the client resets streams.
     pub(crate) resets: Tolerance,
+    /// Bounds how often the peer causes resets by this side.
     pub(crate) stream_errors: Tolerance,
+    /// Bounds how many frames without content the peer sends.
     pub(crate) empty_frames: Tolerance,
 
     /// Requests that wait for `accept`.
@@ -162,12 +169,14 @@ pub(crate) struct Inner {
     pub(crate) accept_waker: Option<Waker>,
     /// Whether the connection's user has dropped it. The connection then ends with its last stream.
     pub(crate) unused: bool,
+    /// Tasks that wait until a stream can be opened, in order, each with its ticket.
     pub(crate) openers: VecDeque<(u64, Waker)>,
     pub(crate) next_ticket: u64,
     /// Tasks that wait for the server's first SETTINGS. At most one per request that the worker has
     /// accepted.
     pub(crate) settling: Vec<Waker>,
 
+    /// Wakes the driver's task. `None` before its first poll and after its end.
     pub(crate) driver: Option<Waker>,
     /// Whether the driver is running or scheduled to run.
     pub(crate) driver_woken: bool,

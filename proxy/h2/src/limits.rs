@@ -14,8 +14,9 @@ pub struct Limits {
     /// How many streams we open at once, even if the peer allows more. This limits how many requests fail when one
     /// connection breaks.
     pub opened_streams: u32,
-    /// The largest decoded field section in bytes, counted as in RFC 9113 section 6.5.2 (32 extra bytes per field). It
-    /// equals the limit of HTTP/1 heads, so that the application decides what is too much.
+    /// The largest decoded field section in bytes, counted as in RFC 9113 section 6.5.2 (32 extra bytes per field).
+    /// It is as high as the limit of HTTP/1 heads, so that usually the application's own limit decides what is too
+    /// much.
     pub header_list_bytes: u32,
     /// The largest number of fields in one section.
     pub header_fields: usize,

@@ -24,7 +24,8 @@ use section::Section;
 enum Absent {
     /// The stream was not opened yet.
     Idle,
-    /// We have reset the stream, and the peer may not know that yet.
+    /// Frames for the stream are ignored. On a connection from a client, we have reset it, and the peer may not know
+    /// that yet. On a connection to a server, it is over for whatever reason.
     Reset,
     /// The stream has ended, or the peer skipped the identifier.
     Closed { skipped: bool },
@@ -43,7 +44,8 @@ pub(crate) struct Reading {
     section: Option<Section>,
     /// The rest of a DATA frame that was received in part.
     data: Option<DataRest>,
-    /// How many frames were read completely. A field section counts as one frame.
+    /// How many frames were read. A DATA frame without padding counts once its header was read, and a field section
+    /// counts as one frame.
     pub(crate) frames: u64,
 }
 

@@ -26,7 +26,8 @@ pub fn is_identity_field(name: &[u8]) -> bool {
     IDENTITY.iter().any(|identity| name.len() == identity.len() && begins_with(name, identity))
 }
 
-/// Whether a field is reserved for either reason. Messages must not have such trailers.
+/// Whether a field is reserved, because it belongs to the mesh or tells the identity of the client. Messages must not
+/// have such trailers.
 #[must_use]
 #[inline]
 pub fn is_reserved(name: &[u8]) -> bool {

@@ -48,9 +48,12 @@ pub(crate) enum Progress {
 /// What is sent after a stream's queue.
 #[derive(Debug, Default)]
 pub(crate) enum Then {
+    /// Nothing is known yet: more DATA or an end may follow.
     #[default]
     More,
+    /// END_STREAM, with the last DATA.
     End,
+    /// These trailers, with END_STREAM.
     Trailers(Head),
 }
 
@@ -64,6 +67,7 @@ pub(crate) struct Slot {
     pub(crate) recv: Progress,
     /// Heads that were received and not read yet.
     pub(crate) heads: VecDeque<Head>,
+    /// Bytes of the body that were received and not read yet.
     pub(crate) data: VecDeque<Piece>,
     pub(crate) trailers: Option<Head>,
     /// How many bytes the peer may still send.
@@ -94,6 +98,7 @@ pub(crate) struct Slot {
     pub(crate) send_window: i64,
     /// DATA that waits for a window or for room in the connection's queue.
     pub(crate) queue: VecDeque<Piece>,
+    /// The number of bytes in `queue`.
     pub(crate) queued: usize,
     pub(crate) then: Then,
     /// Whether the stream is in [`Inner::ring`](crate::inner::Inner::ring).
@@ -105,7 +110,8 @@ pub(crate) struct Slot {
     /// Whether the frames to send come from `far`.
     pub(crate) send_far: bool,
     pub(crate) sent: u64,
-    /// The position of the message's head in the connection's byte stream.
+    /// The position of the message's head in the connection's byte stream. If the connection ends before the head was
+    /// written, the request was not processed.
     pub(crate) head_at: u64,
 
     pub(crate) far: Option<Far>,

@@ -12,8 +12,9 @@ use crate::inner::SharedConn;
 use crate::piece::Piece;
 use crate::slot::{Key, Progress, Slot};
 
-/// One request and its response, on either side. Dropping it before both directions have ended resets the stream, with
-/// NO_ERROR once the response is complete and with CANCEL before that.
+/// One request and its response, on either side. Dropping it before both directions have ended resets the stream:
+/// with NO_ERROR on the server's side if the response is complete, otherwise with CANCEL. Bytes that are queued up to
+/// a complete end are sent before that.
 ///
 /// Reading: heads with [`head`](Stream::head), then [`data`](Stream::data) until `None`, then
 /// [`trailers`](Stream::trailers). Bytes that were read count against the peer's window until

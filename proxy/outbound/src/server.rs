@@ -34,7 +34,7 @@ pub(crate) struct Server {
     /// which removes the mesh headers of servers behind it.
     pub(crate) is_believed: bool,
     connection: Pooled<Channel, Refused>,
-    /// How many reads from the shared connection had returned bytes before this request.
+    /// How many frames had arrived on the shared connection before this request.
     heard: u64,
 }
 

@@ -21,7 +21,8 @@ use crate::trailers::may_be_trailer;
 
 /// The number of bytes of the priority fields in a HEADERS frame. These fields are ignored.
 const PRIORITY_BYTES: usize = 5;
-/// How many streams may be over and still have a handle, in addition to the streams that may be open.
+/// Room for streams that have ended but that their user has not dropped yet, in addition to the streams that may be
+/// open. If there are more, new streams are refused.
 const LINGERING: usize = 256;
 
 /// A field section whose frames have not all arrived.
@@ -34,9 +35,10 @@ pub(super) struct Section {
     frames: u32,
 }
 
-/// A complete field section.
+/// A complete field section, decoded.
 struct Decoded {
     fields: Head,
+    /// Whether all fields were decoded, or the section is too large.
     outcome: Outcome,
     /// Facts about the section, or the rule of RFC 9113 section 8 that it breaks.
     checked: Result<Facts, &'static str>,
@@ -73,8 +75,8 @@ impl Inner {
         let Some(mut section) = self.reading.section.take() else { return Ok(()) };
         section.frames += 1;
         section.bytes.extend_from_slice(payload);
-        // An encoded section is not longer than the decoded one, unless the peer inflates it on
-        // purpose.
+        // The decoded size counts 32 extra bytes for each field, so an honest section is shorter when it is encoded.
+        // Twice the limit leaves room for poor encodings. Only a peer that inflates sections on purpose exceeds it.
         let most = self.limits.header_list_bytes as usize * 2;
         if section.frames > self.limits.continuations || section.bytes.len() > most {
             let what = "a header section has too many CONTINUATION frames or bytes";
@@ -171,8 +173,8 @@ impl Inner {
             None => (before == self.decoder.version()).then_some(Table::Version(before)),
         };
         if let (Outcome::Complete, Ok(facts), Some(table)) = (outcome, checked, table) {
-            // If a repeated `content-length` was removed, the last field of the block may not be the last field of the
-            // section.
+            // The `traceparent` at the end is cached apart only if it surely is the section's last field. If a
+            // repeated `content-length` was removed from `fields`, the removed one may have been the last.
             let is_apart = |trace: &[u8]| {
                 !facts.length_repeated
                     && self.decoder.last_field() == trace.len()
@@ -186,8 +188,9 @@ impl Inner {
         Ok(Decoded { fields, outcome, checked })
     }
 
-    /// Does those parts of decoding that a cached section needs each time: inserts its fields into the decoder's table,
-    /// and adds the `traceparent` that follows it. Returns false if the section must be decoded instead.
+    /// Does those parts of decoding that a cached section needs each time: makes the insertions into the decoder's
+    /// table that the section made when it was decoded, and adds the `traceparent` that follows it. Returns false if
+    /// the section must be decoded instead.
     fn complete(
         &mut self,
         fields: &mut Head,
@@ -196,8 +199,8 @@ impl Inner {
     ) -> bool {
         match trace {
             None => self.decoder.insert_again(fields, inserts),
-            // If `append` failed after the insertions, the section would be decoded with a table that already contains
-            // them.
+            // The section is decoded as a whole instead. If `append` failed after the insertions, that decoding would
+            // begin with a table that already contains them.
             Some(_) if !inserts.is_empty() => false,
             Some(trace) => {
                 self.decoder.insert_again(fields, inserts)
@@ -214,6 +217,7 @@ impl Inner {
         depends_on_itself: bool,
         Decoded { fields, outcome, checked }: Decoded,
     ) -> Result<(), ConnError> {
+        // Makes room for the bits of the identifiers that were skipped, and sets the bit of this one.
         self.opened_ids = match (id - self.last_peer_id).div_ceil(2) {
             shift @ 0..64 => self.opened_ids << shift | 1,
             _ => 1,
@@ -276,7 +280,8 @@ impl Inner {
         }
         let answer: Head = [(":status", "431")].into_iter().collect();
         self.send_section(key, &answer, true);
-        // This resets the rest of the request.
+        // If the client is still sending the request, this cancels the rest, by RST_STREAM with NO_ERROR after the
+        // answer.
         self.drop_handle(key);
         Ok(())
     }
@@ -297,9 +302,10 @@ impl Inner {
                 return Ok(());
             }
             Ok(Facts { status: 100..200, .. }) => false,
-            // The bytes of a tunnel have no length: a client ignores `content-length` in the response (RFC 9110 section
-            // 9.3.6). A proxy of the mesh says in a field of its own whether an HTTP/1 response grants the tunnel, and
-            // if so it sends no length.
+            // A success turns the stream into a tunnel, whose bytes have no length, so a client ignores
+            // `content-length` (RFC 9110 section 9.3.6). This is different if a proxy of the mesh has translated an
+            // HTTP/1 response, which it marks by a field of its own (`leno-h1`): it removes the length if the tunnel
+            // is granted. A length that it sends is that of a body, and is checked below as usual.
             Ok(Facts { status: 200..300, .. }) if slot.is_connect && !of_mesh => {
                 fields.retain(|field| field.token() != Token::CONTENT_LENGTH);
                 slot.recv = if end { Progress::Ended } else { Progress::Body };

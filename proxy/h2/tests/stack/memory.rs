@@ -11,7 +11,8 @@ use tokio::task::{LocalSet, spawn_local, yield_now};
 use crate::script::*;
 use crate::support::{echo, limits, response, run};
 
-/// How many bytes a connection may hold for a partial frame: the smallest chunk.
+/// The most memory that a connection may hold for a partly received frame while memory is short: the size of the
+/// smallest receive chunk (`SIZES[0]` in src/piece.rs).
 const FEW: usize = 4 * 1024;
 
 /// Runs a test on a thread of its own, because a memory budget belongs to a thread.
@@ -26,8 +27,8 @@ fn with_budget<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static
 #[test]
 fn new_streams_are_refused_while_memory_is_short_and_those_under_way_go_on() {
     with_budget(|| async {
-        // Refused streams do not count as errors of the peer; otherwise the tenth would end the
-        // connection.
+        // Refused streams must not count as stream errors of the peer. Five of those are tolerated here, and the test
+        // refuses ten streams.
         let limits = Limits { resets: 5, ..Limits::default() };
         let (mut peer, mut accept, _ended) = as_client(&limits, &[]).await;
         peer.post(1).await;
@@ -93,10 +94,12 @@ fn while_memory_is_short_a_frame_that_has_begun_holds_little() {
     });
 }
 
-/// How long the last bytes may take until both sides have read and written them.
+/// How long to wait after a response until the connection has freed its buffers, because both sides may still have
+/// bytes to read or write.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 
-/// This test uses a socket, because a pipe does not report that there is nothing to read.
+/// Uses a TCP socket and not the in-memory pipe of the other tests. That pipe always claims to be readable, so a
+/// connection over it would keep a read buffer while it waits.
 #[test]
 fn an_idle_connection_holds_no_buffer() {
     let test = || {

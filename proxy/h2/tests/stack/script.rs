@@ -82,7 +82,8 @@ impl Peer {
         Some(Frame { kind: head[3], flags: head[4], id, payload })
     }
 
-    /// The next frame that concerns a stream or the connection's end.
+    /// The next frame, except for frames that a connection may send at any time: SETTINGS, a PING that is not a
+    /// reply, and credit for the whole connection.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         loop {
             let frame = self.any().await?;

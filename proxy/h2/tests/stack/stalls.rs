@@ -16,8 +16,8 @@ const SOON: Duration = Duration::from_secs(1);
 /// The number of bytes in one frame.
 const PART: usize = 13_000;
 
-/// Sends a response's head and as much DATA as fits into the initial window of a stream and into the connection's
-/// window. `left` is what remains of the latter.
+/// Sends a response's head and as much DATA as fits into the initial window of a stream. Waits while the connection's
+/// window has no room; `left` is what is left of that window.
 async fn fill(peer: &mut Peer, id: u32, left: &mut i64) {
     peer.headers(id, false, &[(":status", "200")]).await;
     for _ in 0..65_000 / PART {

@@ -14,7 +14,7 @@ use leno_types::traffic::{self, Balancing, Ejection, HashOn, Traffic, WorkerLimi
 use tokio::time::sleep;
 
 /// The default number of requests on each near endpoint above which endpoints farther away are used, too. An endpoint
-/// that is not overloaded has a few less.
+/// that is not overloaded has slightly fewer.
 const OVERFLOW: u32 = 16;
 
 /// The default number of requests that may wait, if policy limits those in progress. It is enough for requests that
