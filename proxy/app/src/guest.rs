@@ -128,7 +128,8 @@ impl Guests {
         Ok(())
     }
 
-    /// Starts a guest on the thread of this host, if the thread has a place for one.
+    /// Starts a guest on the thread of this host. `None` if the thread has no place for one, or does not start it in
+    /// time.
     async fn start(&self, host: &Host) -> Option<mpsc::Sender<Visit>> {
         let namespace = leno_transport::lend()?;
         let (visits, visited) = mpsc::channel(MAX_WAITING);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// limit of its readers even for many services.
 const MAX_SHOWN: usize = 16;
 
-/// A service, with its first endpoints.
+/// A service as JSON, with the first [`MAX_SHOWN`] endpoints of each port.
 pub(crate) fn service(service: &Service) -> Value {
     let port = |port: &ServicePort| {
         json!({

@@ -58,7 +58,7 @@ const SHARE: u16 = 8;
 /// The memory budget of the process is divided by this number. The result, a half, is split into equal reserved shares,
 /// one for each possible workload. The rest is a common pool.
 const OWN: usize = 2;
-/// Reports about memberships that wait to be sent to the supervisor.
+/// How many reports about memberships may wait to be sent to the supervisor.
 const MAX_EVENTS: usize = 256;
 
 /// How many memberships may finish open streams in this process while other processes serve their workloads. If there
@@ -118,7 +118,8 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let token = flags.token.as_deref().context("--token is missing")?;
     let roots = flags.roots.as_deref().context("--roots is missing")?;
-    // The allocator must be configured before any thread is started. Token files are created in the folder later.
+    // The allocator must be configured before any thread is started. The tokens of workloads are written into their
+    // folder later, so confinement must leave the whole folder readable; it takes the path of any file in it.
     reclaim::bound_arenas();
     let runtime = control_runtime()?;
     confine(&[roots, &token.join("token")])?;
@@ -188,7 +189,8 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
 }
 
 impl Common {
-    /// The memory budget of one workload.
+    /// The memory budget of one workload: at most an eighth of the process' budget. A part of it is reserved for the
+    /// workload, and the rest is taken from the common pool.
     #[expect(clippy::arithmetic_side_effects, reason = "constants divide")]
     fn budget(&self) -> Budget {
         let (bytes, pool) = self.memory;

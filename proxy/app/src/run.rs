@@ -35,7 +35,8 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
 const DRAIN_LONG: Duration = Duration::from_secs(5);
 
-/// Events that the control thread takes from the kernel at once: it has few sockets, and the runtime makes room for
+/// How many events the control thread takes from the kernel at once: it has few sockets, and the runtime makes room
+/// for 1024 otherwise.
 /// 1024 otherwise.
 const MAX_EVENTS: usize = 64;
 
@@ -47,7 +48,7 @@ pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
     builder.build().context("creating the runtime of the control thread")
 }
 
-/// Runs until a signal or `/drain` ends it.
+/// Runs until a signal, `/drain` or an order of the supervisor ends it.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let runtime = control_runtime()?;
     // This is boxed, because the runtime would otherwise have a copy of the future in several stack frames.
@@ -68,7 +69,8 @@ async fn live(flags: &Flags) -> anyhow::Result<()> {
     confine(&files)?;
     setup.access_log = access_log(flags)?;
     let served = setup.application_identity.clone().zip(workload_api);
-    // This is polled together with the proxy. If it were a task of its own, its end might not be noticed.
+    // Serves the Workload API to the application, if that is configured. This is polled together with the proxy,
+    // because the end of a task of its own might not be noticed.
     let of_application = async {
         match served {
             Some((application, listener)) => application.serve(listener).await,

@@ -38,15 +38,15 @@ pub(crate) mod memory;
 
 /// How many descriptors are reserved for other purposes than proxied connections.
 const RESERVED_DESCRIPTORS: u64 = 256;
-/// How many descriptors a connection is counted with. It uses one socket on either side, and up to four pipe ends while
-/// it is spliced.
+/// How many descriptors each connection is counted with: one socket on either side, and on average one end of a pipe.
+/// While a connection is spliced, it uses up to four of those.
 const DESCRIPTORS_PER_CONNECTION: u64 = 3;
 /// There may be one HBONE tunnel for every so many connections. A tunnel uses one socket and no pipes.
 pub(crate) const CONNECTIONS_PER_TUNNEL: usize = 4;
 /// How many connections a worker accepts at least, even if the limit on descriptors is lower.
 const MIN_CONNECTIONS: u64 = 64;
 
-/// The configuration and state of a proxy.
+/// The configuration and state of the proxy of one workload. A node proxy has one for each of its workloads.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) instance: InstanceName,
@@ -76,7 +76,9 @@ pub(crate) struct Setup {
     pub(crate) is_waypoint: bool,
     /// Whether the first worker carries datagrams.
     pub(crate) datagrams: bool,
+    /// The configured address of the application; `None` if it is the address that clients dial.
     pub(crate) application: Option<SocketAddr>,
+    /// The configured destination of all outbound connections; `None` if they go where the application connects to.
     pub(crate) fixed: Option<Fixed>,
     pub(crate) directory: Directory,
     pub(crate) names: Names,
@@ -143,7 +145,7 @@ pub(crate) enum AccessLog {
     Records(Layout),
 }
 
-/// The identity of the proxy, and the state of its certificate.
+/// The identity of the proxy, and when its certificate expires. Both are `None` before the first certificate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdentityState {
     pub(crate) name: Option<Identity>,

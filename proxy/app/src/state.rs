@@ -66,6 +66,7 @@ pub(crate) struct State {
     pub(crate) probes: Probes,
     pub(crate) taps: Taps,
     pub(crate) draining: Cell<bool>,
+    /// Notified when `/drain` is requested.
     pub(crate) drain_asked: Notify,
     /// Set when all workers drain.
     pub(crate) workers_drain: watch::Sender<bool>,

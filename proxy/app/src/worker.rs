@@ -56,10 +56,10 @@ const CONNECTION_BYTES: usize = 16 * 1024;
 /// When another process takes over the workload, the time within which all clients are told to connect to it. A
 /// supervisor that ends gives its processes 5 s.
 const LEAVE_WITHIN: Duration = Duration::from_secs(4);
-/// Commands to a worker that may wait in its queue; each is answered within one turn of its event loop.
+/// How many commands may wait in a worker's queue; each is answered within one turn of its event loop.
 pub(crate) const MAX_COMMANDS: usize = 16;
 
-/// Events that a worker takes from the kernel at once. The runtime's default is 1024, which takes 12 KiB. Further
+/// How many events a worker takes from the kernel at once. The runtime's default is 1024, which takes 12 KiB. Further
 /// events are taken once these are handled.
 const MAX_EVENTS: usize = 256;
 
@@ -151,7 +151,7 @@ pub(crate) enum Command {
 /// The numbers of requests and connections that a worker has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
-    /// Requests and relays in progress.
+    /// Requests in progress, and connections that are relayed as bytes.
     pub(crate) busy: usize,
     /// Requests and relays of other workloads in progress on the worker's thread.
     pub(crate) hosted: usize,
@@ -189,7 +189,8 @@ impl Worker {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (listening, listens) = oneshot::channel();
         let (budget, max_connections) = (plan.budget, max_connections(&plan));
-        // In a process with several workloads, each has threads with the same numbers.
+        // In a process with several workloads, the workers of all workloads have the number 0, so the name contains
+        // the workload.
         let name = match handed {
             Some(_) => format!("w:{}", plan.instance),
             None => format!("worker-{number}"),
@@ -381,7 +382,7 @@ async fn serve(start: Box<WorkerStart>) {
                 None => return,
             },
             () = pulse.asked() => pulse.turn(),
-            // The sender lives as long as the process.
+            // The sender lives as long as the process, so this does not fail.
             Ok(()) = policy.changed() => planes.follow_policy(policy.borrow_and_update().as_deref()),
             Ok(()) = credentials.changed() => {
                 planes.end_revoked(credentials.borrow_and_update().clone().as_deref());
@@ -636,7 +637,7 @@ impl Planes {
         &self.inbound
     }
 
-    /// Starts to carry datagrams.
+    /// Carries datagrams on these sockets until the worker closes its listeners.
     fn carry(
         self: &Rc<Self>,
         sockets: DatagramSockets,
@@ -696,8 +697,8 @@ impl Planes {
             Command::Close(departure, answer) => {
                 guest::host_no_more();
                 self.open.send_replace(Some(departure));
-                // Clients open their flows again at another endpoint, or at the next proxy, whose sockets have the same
-                // ports.
+                // The flows of datagrams end now. Clients open them again at another endpoint, or at the next proxy,
+                // whose sockets have the same ports.
                 let datagrams = self.datagrams.take();
                 datagrams.iter().for_each(Datagrams::close);
                 let accepting = self.accepting.take();

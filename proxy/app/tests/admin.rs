@@ -92,7 +92,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// CVE-2024-40632 of another mesh: an application that fetches any URL for its clients could be used to end its proxy.
+/// CVE-2024-40632 of Linkerd: an application that fetches any URL for its clients could be used to end its proxy.
 #[test]
 fn a_request_that_an_application_was_tricked_into_does_not_end_the_proxy() {
     let mut proxy = Proxy::start();

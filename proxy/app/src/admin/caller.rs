@@ -79,7 +79,7 @@ impl Caller {
     }
 }
 
-/// Whether this network address may request metrics.
+/// Whether `scrapers` contains this address. Without any, every address may request metrics.
 fn is_among(scrapers: &[Cidr], ip: IpAddr) -> bool {
     scrapers.is_empty() || scrapers.iter().any(|one| one.contains(ip))
 }

@@ -39,7 +39,7 @@ const KUBELET: &[u8] = b"kube-probe/";
 /// lasts for 60 s.
 const MAX_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// The probes of a workload.
+/// The probes of a workload, with their results so far. All callers share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Probes(Arc<ProbeSet>);
 
@@ -65,7 +65,7 @@ struct Counts {
     shared: AtomicU64,
 }
 
-/// The settings of one probe.
+/// One probe of a container, as injection has described it.
 #[derive(Clone, Debug)]
 struct Probe {
     handler: Handler,

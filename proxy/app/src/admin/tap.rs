@@ -22,12 +22,12 @@ use crate::state::State;
 
 /// The header that names the user.
 const USER_HEADER: &str = "leno-tap-by";
-/// The longest name of a tap or of a user.
+/// The longest name of a tap or of a user, in bytes.
 const MAX_NAME: usize = 64;
 /// How often to check for taps that are no longer polled.
 const CLOSE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The parameters of a request.
+/// The parameters of a request: the tap's name, which requests it records, and whether to close it.
 struct TapRequest {
     id: String,
     filter: Filter,

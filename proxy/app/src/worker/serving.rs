@@ -149,7 +149,8 @@ impl Planes {
         }
     }
 
-    /// Serves an outbound connection.
+    /// Serves an outbound connection, if the memory budget, the rate of earlier connections and their number permit
+    /// it. Otherwise resets and counts it.
     pub(super) fn serve_outbound(self: &Rc<Self>, mut stream: TcpStream, (_, listener): Accepted) {
         let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
         let arrival = self.arrival(|(own, _), now| own.arrive(now));
