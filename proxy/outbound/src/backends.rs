@@ -342,7 +342,7 @@ impl Backends {
         self.pick_for(self.endpoints.borrow().wanted_of_stream(), tried)
     }
 
-    /// Picks an endpoint for a request with an affinity.
+    /// Picks an endpoint that is not in `tried`: if possible the one that `wanted` names by a hash or a session.
     pub(crate) fn pick_for(
         &self,
         wanted: Affinity,

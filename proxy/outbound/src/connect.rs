@@ -144,7 +144,7 @@ pub(crate) async fn open(
 }
 
 /// The target of a tunnel to an endpoint, and the identity of its proxy; `None` if no tunnel is needed. The error is
-/// the address of a waypoint, if the service has no address that could be requested from the waypoint.
+/// the address of a waypoint that has no identity, or whose service has no address that could be requested from it.
 fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, SocketAddr> {
     let address = remote.address;
     match &remote.endpoint {
@@ -162,7 +162,7 @@ fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, SocketAddr
     }
 }
 
-/// Originates TLS with a server outside of the mesh.
+/// Makes TLS with a server outside of the mesh, for an application that sends plaintext.
 async fn originate(
     shared: &Worker,
     address: SocketAddr,

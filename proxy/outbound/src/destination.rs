@@ -38,7 +38,7 @@ pub(crate) struct Destinations {
     known: RefCell<HashMap<SocketAddr, Rc<Destination>>>,
 }
 
-/// One address and port that the application dials.
+/// One address and port that the application dials, or a port of a service that a route or the configuration names.
 #[derive(Debug)]
 pub(crate) struct Destination {
     original: SocketAddr,

@@ -72,7 +72,7 @@ pub(crate) async fn refuse(
     client.reset();
 }
 
-/// Counts a request on a connection that is refused, and returns its answer.
+/// Counts a request that is refused because egress is denied, and returns its answer.
 pub(crate) fn denied<R: Request>(
     shared: &Worker,
     destination: SocketAddr,
@@ -82,7 +82,7 @@ pub(crate) fn denied<R: Request>(
     unrouted(shared, request, answer, DENIED)
 }
 
-/// Counts a request to an address at which discovery has no service, and returns its answer.
+/// Counts a request that this proxy answers itself because it has no endpoints for it, and returns the answer.
 pub(crate) fn unrouted<R: Request>(
     shared: &Worker,
     request: &R,

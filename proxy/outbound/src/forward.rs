@@ -120,13 +120,13 @@ enum NotEntered {
 enum Verdict {
     /// The attempt is final: its result goes to the client.
     Done,
-    /// At once, because the request never reached an application.
+    /// The request is sent again at once, because it never reached an application.
     Again {
         /// Whether the endpoint may be tried again.
         same_endpoint: bool,
         cause: &'static str,
     },
-    /// After this time, because policy retries it.
+    /// The request is sent again after this time, because policy retries it.
     Policy(Duration),
 }
 
@@ -399,7 +399,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
     }
 
-    /// Decides what follows an attempt.
+    /// Decides what follows an attempt. Returns its connection to the pool if it is the last one, and counts the
+    /// request or its retry.
     fn settle(&mut self, pick: Pick<Remote>, server: Server, done: Exchange) -> Next {
         let (same_endpoint, cause) = match self.verdict(&pick, &done, &server) {
             Verdict::Done => {

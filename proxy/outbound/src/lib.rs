@@ -97,7 +97,7 @@ pub struct Parts {
 /// A destination that the configuration names.
 #[derive(Clone, Debug)]
 pub struct Fixed {
-    /// The service.
+    /// The service, as discovery resolves it.
     pub resolution: watch::Receiver<Resolution>,
     /// The port of the service.
     pub port: u16,

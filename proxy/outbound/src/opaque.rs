@@ -46,7 +46,7 @@ pub(crate) struct Attempts<'a> {
     tls: OwnTls,
     tried: SmallVec<[SocketAddr; TRIES]>,
     unreached: Unreached,
-    /// Whether there must be no further attempt.
+    /// Set when no other endpoint is tried.
     is_over: bool,
     /// The edge and the cause of the last failed attempt. Both are counted already; the connection is only logged if
     /// no other endpoint serves it.
@@ -57,8 +57,9 @@ pub(crate) struct Attempts<'a> {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pick: Pick<Remote>,
-    /// How long the connection may last, and how long it may be idle.
+    /// How long the connection may last; `None` without a limit.
     within: Option<Duration>,
+    /// How long it may be idle.
     idle: Duration,
     pub(crate) server: Peeked<Channel>,
 }
@@ -273,8 +274,8 @@ impl<'a> Attempts<'a> {
     pub(crate) fn give_up(&mut self, opened: &Opened, error: &io::Error) {
         tracing::debug!(%error, "endpoint left out");
         let refused = refused_by_server(error).is_some();
-        // The endpoint accepts connections, which would count as a success at the next attempt if its failure were not
-        // recorded.
+        // The connection itself was established, which counts in favour of the endpoint. Without this, its failure
+        // would be forgotten at the next attempt.
         opened.penalise();
         self.leave_out(&opened.pick, if refused { REFUSED_BY_SERVER } else { CONNECT_FAILED });
     }

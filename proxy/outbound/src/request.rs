@@ -151,7 +151,7 @@ pub(crate) trait Hedgeable: Request {
 
 /// Makes copies of one request, one of which may answer the client.
 pub(crate) trait Copies {
-    /// A copy.
+    /// One copy, which is sent like a request of its own.
     type Copy: Request;
 
     /// Makes another copy. The caller must set `ticket` before it forwards a response of this copy to the client.

@@ -155,7 +155,7 @@ fn carrier<R: Request>(is_mesh: bool, request: &R, remote: &Remote) -> Carrier {
     }
 }
 
-/// Waits for a connection.
+/// Waits until the pool has a connection for the request, which may have to be opened first.
 async fn connect(
     shared: &Rc<Worker>,
     remote: &Rc<Remote>,

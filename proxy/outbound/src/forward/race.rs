@@ -107,7 +107,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
         let (pick, last) = self.run_copies(&mut hedge, first).await;
         self.hedge = Some(hedge);
         let address = pick.endpoint().address;
-        // The result of this copy is not settled yet, so its endpoint must not count as tried.
+        // The result of the copy that has ended the race is not settled yet, so its endpoint must not count as tried.
         let mut later = self.tried.iter().enumerate().skip(tried);
         if let Some((at, _)) = later.find(|(_, known)| **known == address) {
             self.tried.remove(at);
@@ -192,7 +192,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
 }
 
 impl<'a> Race<'a> {
-    /// Starts a copy.
+    /// Starts a copy, which connects to its endpoint, is sent, and has its response judged.
     fn start<'r, C: Copies>(
         &'r self,
         copies: &C,
@@ -248,7 +248,7 @@ impl<'a> Race<'a> {
         Judgement::Forward
     }
 
-    /// Waits for the next event.
+    /// Waits until a copy ends or its response goes to the client, another copy is due, or the client has left.
     async fn next<C: Copies>(
         &self,
         copies: &mut C,

@@ -140,7 +140,7 @@ impl EndpointPolicy {
         self.limits.connections.unwrap_or(u32::MAX)
     }
 
-    /// The settings of the balancer.
+    /// The settings of the balancer, for a service that prefers near endpoints in this way.
     pub(crate) fn settings(&self, distribution: Distribution) -> Settings {
         let balancing = self.balancing.as_ref();
         let overflow = balancing.and_then(|b| b.overflow).unwrap_or(OVERFLOW);
@@ -213,7 +213,8 @@ impl EndpointPolicy {
         }
     }
 
-    /// Records that a request was answered, or failed, after this time.
+    /// Records for an adaptive limit that a request was answered, or failed, after this time. `is_overload` says that
+    /// the server refused it because it has too much to do.
     pub(crate) fn answered(&self, latency: Duration, is_overload: bool) {
         if let Some(bound) = &self.bound {
             bound.answered(latency, is_overload);

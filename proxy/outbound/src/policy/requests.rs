@@ -17,7 +17,8 @@ use super::EndpointPolicy;
 /// The status that the server's proxy sends if the application's response is invalid or missing.
 const BAD_GATEWAY: u16 = 502;
 
-/// The gRPC status UNAVAILABLE, which a gRPC client gets in the same case.
+/// The gRPC status UNAVAILABLE, with which the server's proxy answers a gRPC request in the same case as
+/// [`BAD_GATEWAY`].
 const GRPC_UNAVAILABLE: u8 = 14;
 
 /// One worker's policy of the requests to one port of a service, or of the requests that follow one route.
@@ -114,7 +115,7 @@ impl RequestPolicy {
         Some(Hedge::new(hedging.copies, delay))
     }
 
-    /// Whether another copy should be sent now.
+    /// Whether another copy should be sent now. If so, the budget pays for it.
     pub(crate) fn another(&self, hedge: &mut Hedge) -> bool {
         hedge.another(&mut self.budget.borrow_mut(), leno_transport::now())
     }

@@ -73,7 +73,7 @@ impl MeshAnswer {
         Self { status, error: None, shown: None, last: false, headers }
     }
 
-    /// The answer as it is sent.
+    /// The answer in the form that the HTTP engine sends.
     pub(crate) fn answer(&self) -> Answer<'_> {
         Answer {
             status: self.status,

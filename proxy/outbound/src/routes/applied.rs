@@ -105,7 +105,7 @@ impl Applied {
         }
     }
 
-    /// The endpoint of the request's session.
+    /// The key of the endpoint of the request's session, if the session belongs to this backend.
     pub(crate) fn endpoint(&self) -> Option<u64> {
         let kept = self.kept.filter(|kept| kept.backend == self.backend().id)?;
         Some(kept.endpoint)
