@@ -80,7 +80,7 @@ impl Accepted {
     }
 }
 
-/// What the policy of a port permits.
+/// What policies and the port's declaration say about one port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortRules {
     pub(crate) mtls: MtlsMode,

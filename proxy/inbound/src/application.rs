@@ -13,7 +13,8 @@ use leno_transport::{
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// The application, in the way in which one client reaches it.
+/// The application at one dialled address, as one client reaches it. The application usually sees the address of that
+/// client, so connections to it are not shared with other clients.
 #[derive(Debug)]
 pub(crate) struct Application {
     path: Path,
@@ -45,7 +46,8 @@ pub(crate) struct Server {
     answers: Cell<SocketAddr>,
     /// Whether the application has sent HTTP/2 SETTINGS before its client had sent anything.
     http2_first: Cell<bool>,
-    /// The connections to the application. Requests of HTTP/2 clients share them.
+    /// The connections to the application. Requests of HTTP/2 clients share them; a request of an HTTP/1 client has
+    /// one for itself.
     pub(crate) pool: Pool<Counted, (), ConnectError>,
 }
 
@@ -168,7 +170,8 @@ impl Application {
     }
 }
 
-/// The addresses of the family that was not dialled, without loopback.
+/// Those addresses of the workload that are of the other family than `dialled`, with the port of `dialled`. Leaves
+/// out addresses of loopback and link-local IPv6 addresses.
 fn of_other_family(own: Vec<IpAddr>, dialled: SocketAddr) -> impl Iterator<Item = SocketAddr> {
     let is_other = move |ip: &IpAddr| {
         // A link-local address cannot be dialled without naming its interface.

@@ -678,7 +678,8 @@ impl Access {
             }
             AuthorizationDecision::Denied(denial) => denial,
         };
-        // A valid token would have permitted it.
+        // An invalid token is the reason only if no policy allowed the request. With a valid token, one might have
+        // allowed it.
         let token = token.filter(|_| denial == Denial::NotAllowed);
         let reason = token.map_or(denial.label(), |_| NO_TOKEN);
         let policy = match denial {

@@ -1,4 +1,4 @@
-//! The tokens of users that requests carry.
+//! Verifies the tokens (JWTs) of users that requests carry, and passes their claims on in headers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

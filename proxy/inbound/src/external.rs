@@ -109,7 +109,8 @@ pub(crate) struct Grants {
 /// The right to ask an authorizer about one request. A worker has [`MAX_ASKED`] of them; dropping this returns it.
 struct AskPermit<'s>(&'s Cell<usize>);
 
-/// The places for bodies that are read for authorizers.
+/// Bounds how many request bodies are being read for authorizers at a time: [`MAX_ASKED`] in all,
+/// [`MAX_HELD_OF_CLIENT`] for one client address.
 pub(crate) fn held() -> Shares<IpAddr> {
     Shares::new(MAX_ASKED, MAX_HELD_OF_CLIENT)
 }

@@ -51,8 +51,9 @@ const TOO_MANY: (u16, &str) = (503, "hbone-tunnels-in-use");
 /// The default ports of the proxy itself, to which no tunnel may lead.
 const OWN_PORTS: [u16; 4] = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
 
-/// The places for `most` tunnels, of which one identity may have half. When all are taken, an identity gets a place
-/// only from an identity that has at least two more.
+/// Bounds the open tunnels to `most`, half of them for one identity. If `most` tunnels are open, a new one replaces
+/// the newest tunnel of the identity that has the most, provided that this identity has at least two more than the
+/// new tunnel's identity. Otherwise the new tunnel is refused.
 pub(crate) fn tunnels(most: usize) -> Shares<Identity> {
     Shares::keeping(most, most.div_ceil(2))
 }
@@ -69,7 +70,7 @@ pub(crate) fn limits() -> Rc<leno_h2::Limits> {
     })
 }
 
-/// The streams of one connection.
+/// Serves the streams of one HBONE connection. Each stream is a CONNECT, which asks for a tunnel.
 pub(crate) struct Tunnels {
     applications: Applications,
     client: Client,
@@ -154,7 +155,8 @@ impl Tunnels {
         Call::new(request).respond(&Answer::error(status, cause));
     }
 
-    /// The target of a tunnel to this address.
+    /// Returns where a tunnel leads whose CONNECT names this address. The error is the status and the cause of the
+    /// answer that refuses the tunnel.
     async fn end(&self, address: SocketAddr) -> Result<TunnelTarget, (u16, &'static str)> {
         let shared = &self.applications.shared;
         let Some(waypoint) = shared.waypoint.get() else {

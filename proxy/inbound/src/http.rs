@@ -249,7 +249,8 @@ async fn forward<S: Io>(
     }
 }
 
-/// Begins to count a request, and describes it to taps. `mark` is the tap mark that the client's proxy has set.
+/// Begins to count a request, and describes it to taps. `mark` is the number with which the client's proxy has marked
+/// the request for a tap, if it has.
 fn begin(
     (shared, edge): (&Worker, &Peer),
     head: RequestView<'_>,

@@ -128,7 +128,7 @@ pub struct Inbound {
 #[derive(Clone, Debug)]
 pub(crate) struct Applications {
     shared: Rc<Worker>,
-    /// Which client address the application sees.
+    /// Connects to the application, if possible so that the application sees the client's address.
     client_address: Rc<ClientAddress>,
     servers: Rc<Servers>,
 }
@@ -164,7 +164,7 @@ pub(crate) struct Worker {
     again: Rc<Cell<bool>>,
     /// Bounds how many denied and audited requests are logged.
     pub(crate) log: LogBudget,
-    /// Requests that wait for authorizers now.
+    /// The number of requests that now wait for the answer of an authorizer.
     pub(crate) asked: Cell<usize>,
     /// The bodies that are being read for authorizers.
     pub(crate) held: Shares<IpAddr>,
@@ -427,7 +427,9 @@ impl Inbound {
         }))
     }
 
-    /// Relays bytes.
+    /// Relays bytes between a client whose protocol is not HTTP and the application. `known` is the connection to the
+    /// application, if there is one already, and what is known about the client's own TLS with the application, if a
+    /// policy depends on that.
     fn opaque<S: Io + 'static>(
         &self,
         (edge, access): (Rc<Peer>, Access),

@@ -161,7 +161,7 @@ pub(crate) fn retry_after(wait: Duration) -> Option<HeaderLine> {
     HeaderLine::new("retry-after", seconds.to_string().as_bytes()).ok()
 }
 
-/// A 429 response with that header.
+/// A 429 response with the header `line`, which [`retry_after`] has made.
 pub(crate) fn answer(line: Option<&HeaderLine>) -> Answer<'_> {
     let headers = line.map_or(&[][..], std::slice::from_ref);
     Answer { headers, ..Answer::error(429, RATE_LIMITED) }

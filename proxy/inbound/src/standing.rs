@@ -26,7 +26,8 @@ use crate::{Worker, bearer};
 /// may be set meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// The permit of a request, while the request is in progress.
+/// Watches whether a request in progress is still permitted. The request must end once policies, its token or its
+/// client's certificate no longer permit it ([`Judge::poll_revoked`]).
 #[derive(Debug)]
 pub(crate) struct StandingPermit<'a, 'n> {
     pub(crate) shared: &'n Worker,
