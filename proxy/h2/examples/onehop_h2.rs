@@ -13,8 +13,9 @@ use leno_h2::{Client, Head, Limits, OpenError, Request, Stream, forward, link};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::LocalOptions;
 
-/// How many tasks the runtime polls between two checks of the sockets. This is more than one wake-up of every
-/// connection needs, so that a batch is not split.
+/// How many tasks the runtime polls between two checks of the sockets. One check can make the tasks of many
+/// connections ready. With this number all of them run before the next check, so that what they write together stays
+/// in one batch.
 const EVENT_INTERVAL: u32 = 1024;
 
 struct Hop {

@@ -116,7 +116,8 @@ impl Clock {
         Ok(silent)
     }
 
-    /// Starts and stops the timeouts that depend on the bytes that were just read.
+    /// Starts and stops timeouts so that they fit the connection's state after a read. `urgent` is that of
+    /// [`Clock::poll`].
     fn note(&mut self, inner: &Inner, urgent: bool) {
         let first = self.turn_at.is_none();
         let frames = inner.reading.frames;
@@ -222,7 +223,9 @@ impl Clock {
 }
 
 impl Silence {
-    /// Whether the peer has sent nothing since the last check.
+    /// Returns whether the peer has sent nothing since the last check although streams are open. If so, sends a PING
+    /// if [`Limits::ping`] is set. It is an error if the last check has sent a PING and nothing has arrived since.
+    /// Schedules the next check as long as streams are open.
     fn look(&mut self, inner: &mut Inner, now: Instant) -> Result<bool, ConnError> {
         let silent = std::mem::replace(&mut self.heard, inner.heard) == inner.heard;
         if inner.open == 0 {

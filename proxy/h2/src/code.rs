@@ -40,8 +40,8 @@ impl Code {
     /// The request needs HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 
-    /// Numbers from this one on, as an argument of [`Self::of_mesh`], are errors other than malformed messages of
-    /// applications.
+    /// Divides the numbers of [`Self::of_mesh`]: smaller ones stand for malformed messages of applications, this one
+    /// and larger ones for all other errors. [`Self::without_mesh`] depends on it.
     pub const OTHER_OF_MESH: u8 = 0x80;
 
     /// One of the codes that the proxies of a mesh use among each other. The user of this crate defines what they mean.

@@ -243,7 +243,7 @@ impl Future for Opening<'_> {
         inner.next_ticket += 1;
         inner.openers.push_back((ticket, cx.waker().clone()));
         if inner.stalled > 0 {
-            // The driver's clock resets stalled streams while tasks wait for room.
+            // A task that waits for room is a reason to reset stalled streams, which the driver does.
             inner.wake_driver();
         }
         drop(inner);

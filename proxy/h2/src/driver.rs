@@ -222,7 +222,8 @@ impl<S: Io> Driver<S> {
             inner.out.clear();
         }
         self.inbox = Inbox { chunk: Chunk::default(), start: 0, end: 0, want: 0, ..self.inbox };
-        // Closing a socket with unread received bytes would send a reset.
+        // How many bytes to read and discard before the socket is closed. A socket that is closed with unread bytes
+        // sends a reset. If the peer has closed or the connection is broken, there is nothing to read.
         let left = if quiet || broken { 0 } else { inner.limits.linger_bytes };
         self.clock.linger(&inner.limits);
         self.closing = Some(Closing { result, shut: false, left });
@@ -354,7 +355,8 @@ impl Inbox {
         self.end = count;
     }
 
-    /// Bytes before `start` were parsed. An empty inbox keeps no chunk.
+    /// Notes that the bytes before `start` were parsed and that the next step needs `want` bytes. If all bytes were
+    /// parsed, gives up the chunk, so that an idle connection holds none.
     fn used(&mut self, start: usize, want: usize) {
         self.start = start;
         self.want = want;

@@ -157,8 +157,8 @@ pub(crate) fn check_request(block: &Block, connect_protocol: bool) -> Result<Fac
     if seen & seen::AUTHORITY != 0 && !is_authority(values.authority) {
         return Err("a malformed :authority");
     }
-    // A request without an authority has no such field: an empty one is malformed for http and https
-    // (section 8.3.1), and applications reset the stream for it.
+    // A request without an authority must leave `:authority` out. An empty one is malformed for http and https
+    // (section 8.3.1), and applications would reset the stream for it.
     if seen & seen::AUTHORITY != 0 && values.authority.is_empty() {
         return Err("an empty :authority");
     }
@@ -184,7 +184,8 @@ pub(crate) fn check_response(block: &Block) -> Result<Facts, &'static str> {
     Ok(facts)
 }
 
-/// Whether the last field is a valid `traceparent`, on which nothing else in a request depends.
+/// Whether the last field is a `traceparent` with a valid value. Whether the rest of a request is valid does not
+/// depend on that field, so the rest can be cached without it.
 pub(crate) fn ends_with_trace(block: &Block) -> bool {
     let last = block.iter().next_back();
     last.is_some_and(|field| field.token() == Token::TRACEPARENT && is_value(field.value()))

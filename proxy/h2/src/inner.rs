@@ -33,8 +33,8 @@ use crate::tolerance::Tolerance;
 /// By default, slightly fewer streams may be open at once.
 const REMEMBERED_RESETS: usize = 256;
 
-/// How many frames without content are tolerated for each frame with content: WINDOW_UPDATE for the stream and for the
-/// connection after each DATA frame, and a PING.
+/// How many frames without content are tolerated for each frame with content. An ordinary receiver answers a DATA
+/// frame with at most three: WINDOW_UPDATE for the stream, WINDOW_UPDATE for the connection, and a PING.
 pub(crate) const EMPTY_PER_USEFUL: u32 = 4;
 
 /// The state that a connection's driver and its streams share.
@@ -376,7 +376,8 @@ impl Inner {
         let held = std::mem::take(&mut slot.held);
         let far = slot.far.take();
         if reset.code != Code::NO_ERROR || reset.by == ResetBy::Us {
-            // A body that was cut off must not look complete.
+            // Bytes of the body are lost here. If the direction stayed `Ended`, the reader would take the cut body
+            // for a complete one.
             if !slot.data.is_empty() {
                 slot.recv = Progress::Body;
             }
@@ -388,7 +389,8 @@ impl Inner {
         far
     }
 
-    /// If the stream is over, wakes its tasks, updates the counts and frees the slot.
+    /// If the stream is over, wakes its tasks, no longer counts it as open, and frees the slot unless a handle still
+    /// exists.
     pub(crate) fn settle(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key).filter(|slot| slot.is_over()) else { return };
         slot.wake_recv();
@@ -445,13 +447,13 @@ impl Inner {
         }
         let sending_done = slot.send == Progress::Ended || !matches!(slot.then, Then::More);
         if sending_done && slot.recv == Progress::Ended {
-            // The queued bytes are still sent.
+            // Both directions are complete. The driver still sends the queued bytes.
             return;
         }
         if !sending_done {
             return self.reset(key, Code::CANCEL);
         }
-        // The received bytes are not read any more.
+        // Everything to send is sent or queued. Only the rest of the received message is not wanted any more.
         if self.client {
             self.reset(key, Code::CANCEL);
         } else if slot.send == Progress::Ended {
@@ -463,7 +465,9 @@ impl Inner {
         }
     }
 
-    /// Gives the peer credit for `count` bytes of a stream that were passed on.
+    /// Notes that `count` received bytes of a stream were passed on. Sends a WINDOW_UPDATE for the stream once half
+    /// of its window can be renewed. The first one also enlarges the window ([`Limits::grown_window`]), unless too
+    /// many streams have a large one.
     pub(crate) fn credit(&mut self, key: Key, count: usize) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         let count = count.min(slot.held);

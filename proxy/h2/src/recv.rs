@@ -185,8 +185,9 @@ impl Inner {
         if idle {
             Absent::Idle
         } else if self.client || self.reset_ids.contains(&id) {
-            // Many requests share a connection to a server, so a late frame should not end the connection. The server
-            // may not yet know that a stream is over, even if we reset it long ago.
+            // A client ignores late frames of all streams that it has opened, and not only of those that it remembers
+            // as reset. The server may learn long after a reset that the stream is over, and an error would end all
+            // other requests on the connection.
             Absent::Reset
         } else {
             let back = self.last_peer_id.saturating_sub(id) / 2;

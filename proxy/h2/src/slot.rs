@@ -31,7 +31,7 @@ pub(crate) struct Far {
     pub(crate) key: Key,
 }
 
-/// The progress of one direction of a stream (RFC 9113 section 5.1):
+/// The progress of one direction of a stream (RFC 9113 section 5.1). Interim heads do not change it.
 ///
 /// ```text
 /// Head ──final head──► Body ──END_STREAM──► Ended
@@ -45,7 +45,7 @@ pub(crate) enum Progress {
     Ended,
 }
 
-/// What is sent after a stream's queue.
+/// What to send once all DATA that is queued in a stream was sent.
 #[derive(Debug, Default)]
 pub(crate) enum Then {
     /// Nothing is known yet: more DATA or an end may follow.
@@ -239,7 +239,7 @@ impl Streams {
         Some(Key { place: place as u32, id: slot.id })
     }
 
-    /// One more than the largest index in use.
+    /// The number of slots, including free ones. All indices are smaller than this.
     pub(crate) fn places(&self) -> usize {
         self.slots.len()
     }

@@ -19,7 +19,8 @@ use crate::error::{Abuse, Reset, count};
 use crate::inner::Inner;
 use crate::slot::{Key, Slot};
 
-/// A reader that takes fewer bytes than this between two checks is stalled. That is slower than a modem of 14,400 baud.
+/// A reader that leaves bytes waiting and takes fewer than this between two checks is stalled. With the default
+/// [`Limits::stall`](crate::Limits::stall) of 10 seconds, that is about 13 kbit/s.
 const STALL_BYTES: usize = 16 * 1024;
 
 /// If a server leaves the connection's window at zero for this long while DATA waits, new requests should use another

@@ -69,7 +69,8 @@ impl Stream {
         self.with(|slot| slot.keep_trailers = true);
     }
 
-    /// Gives the peer credit for `count` bytes that were read.
+    /// Gives the peer credit for `count` bytes that were read. Until this call, bytes that [`data`](Stream::data) has
+    /// returned count against the stream's window and the memory limits.
     pub fn release(&mut self, count: usize) {
         self.conn.borrow_mut().credit(self.key, count);
     }

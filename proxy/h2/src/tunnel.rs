@@ -72,7 +72,7 @@ impl AsyncRead for Tunnel {
         let part = this.received.split_to(out.remaining());
         out.put_slice(&part);
         if this.received.is_empty() {
-            // An empty piece keeps the memory of its chunk.
+            // Even an empty piece would keep its chunk allocated.
             this.received = Piece::default();
         }
         if let Some(stream) = this.stream.as_mut().filter(|_| !part.is_empty()) {

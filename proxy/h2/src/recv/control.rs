@@ -91,7 +91,7 @@ impl Inner {
         self.reply(&FrameHead::new(0, kind::SETTINGS, flag::ACK, 0).bytes())?;
         self.move_windows(i64::from(self.peer.window) - i64::from(before))?;
         if self.client {
-            // The new settings may allow more streams.
+            // Tasks may wait for these SETTINGS, or for room that they give.
             self.wake_all_openers();
         }
         Ok(())
@@ -202,7 +202,7 @@ impl Inner {
             return Err(ConnError::abused(Abuse::WindowOverflow, what));
         }
         if self.ring.is_empty() {
-            // No DATA was waiting for this credit.
+            // No DATA was waiting for this credit, so the frame counts as one without content.
             return self.empty_frame(Abuse::EmptyFrames);
         }
         self.wake_driver();

@@ -108,7 +108,8 @@ fn frames_that_carry_nothing() {
 fn replies_that_are_not_read() {
     run(async {
         let (mut peer, _accept, ended) = as_client(&Limits::default(), &[]).await;
-        // The pipe has room for 64 KiB, and our limit for replies is 64 KiB, too.
+        // These PINGs and their replies have 17 bytes each, 150 KB in all. The pipe holds 64 KiB of replies, and our
+        // limit for queued replies is 64 KiB, too.
         for _ in 0..9000 {
             peer.send(PING, 0, 0, &[0; 8]).await;
         }

@@ -13,7 +13,8 @@ fn a_response_that_is_repeated_enters_the_table_each_time() {
     run(async {
         let (mut peer, client, ended) = as_server(&Limits::default(), &[]).await;
         let mut id = 1;
-        // The last section refers to the two newest entries of the table and to the oldest.
+        // The last section has the fields `:status: 200`, and by index the newest entry of the table, the one before,
+        // and the oldest.
         let sections = [SECTION, SECTION, SECTION, SECTION, SECTION, b"\x88\xbe\xbf\xc7"];
         for section in sections {
             let mut stream = client.open(&request("GET", "/"), true).unwrap();
@@ -29,7 +30,7 @@ fn a_response_that_is_repeated_enters_the_table_each_time() {
             }
             id += 2;
         }
-        // The table has ten entries.
+        // The five sections have made ten entries. This section refers to an eleventh, which does not exist.
         let _stream = client.open(&request("GET", "/"), true).unwrap();
         peer.expect(HEADERS, id).await;
         peer.send(HEADERS, END_HEADERS | END_STREAM, id, b"\x88\xc8").await;

@@ -70,7 +70,7 @@ fn what_only_resembles_a_trace_is_checked_as_before() {
         }
         let wrong = "x".repeat(55);
         for section in [
-            // `host` that differs from `:authority`, `content-length`, `transfer-encoding`.
+            // The names are `host` (here it differs from `:authority`), `content-length` and `transfer-encoding`.
             with(38, &wrong),
             with(28, &wrong),
             with(57, &wrong),
@@ -81,13 +81,13 @@ fn what_only_resembles_a_trace_is_checked_as_before() {
             peer.send(HEADERS, END_HEADERS | END_STREAM, id, &section).await;
             peer.expect_reset(id, Code::PROTOCOL_ERROR).await;
         }
-        // Another field that is valid.
+        // A valid field with another name: `accept`.
         id += 2;
         peer.send(HEADERS, END_HEADERS | END_STREAM, id, &with(19, &wrong)).await;
         let head = accept.accept().await.unwrap().head;
         assert_eq!(head.find(Token::ACCEPT), Some(wrong.as_bytes()));
         peer.expect_reset(id, Code::CANCEL).await;
-        // An index that no table has.
+        // An index beyond the end of the table.
         peer.send(HEADERS, END_HEADERS | END_STREAM, id + 2, &with(99, &wrong)).await;
         peer.expect_goaway(Code::COMPRESSION_ERROR).await;
         assert!(ended.await.unwrap().is_err());
@@ -131,7 +131,8 @@ fn our_client_repeats_what_is_before_a_trace() {
             assert_eq!(got, wanted);
             lengths.push(frame.payload.len());
         }
-        // The lengths of five fields as indices, the index of a name in two bytes, a length in one byte, and the value.
+        // Five fields as an index of one byte each, `traceparent` as an index of two bytes, one byte for the length
+        // of the value, and the value.
         assert_eq!(lengths[1..], [5 + 2 + 1 + 55; 5]);
     });
 }
