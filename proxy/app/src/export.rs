@@ -6,8 +6,8 @@
 //!                                        ▲                                        │
 //!                                        └── waits longer each time, four tries ◄─┘
 //! ```
-//! It runs on the worker's thread, between requests, and no request waits for it. If the queue is full, further spans
-//! and records are dropped and counted.
+//! The exporter runs on the worker's thread, between requests, and no request waits for it. If the queue is full,
+//! further spans and records are dropped and counted.
 
 use std::rc::Rc;
 use std::time::Duration;

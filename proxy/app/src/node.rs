@@ -62,7 +62,8 @@ const OWN: usize = 2;
 const MAX_EVENTS: usize = 256;
 
 /// How many memberships may finish open streams in this process while other processes serve their workloads. If there
-/// are more, the oldest membership of the workload that has most of them is cut.
+/// are more, the oldest membership of the workload that has most of them is cut: it ends at once, and its open
+/// streams break.
 const MAX_LEAVING: usize = MAX_MEMBERS as usize;
 /// How many memberships were cut because of [`MAX_LEAVING`].
 static CUT: AtomicU64 = AtomicU64::new(0);

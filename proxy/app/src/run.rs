@@ -37,7 +37,6 @@ const DRAIN_LONG: Duration = Duration::from_secs(5);
 
 /// How many events the control thread takes from the kernel at once: it has few sockets, and the runtime makes room
 /// for 1024 otherwise.
-/// 1024 otherwise.
 const MAX_EVENTS: usize = 64;
 
 /// The runtime of the control thread. It must be made before the process is confined.

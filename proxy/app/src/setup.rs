@@ -72,7 +72,8 @@ pub(crate) struct Setup {
     pub(crate) stalls: u64,
     /// The process' descriptors are divided by this number: several workloads may share the process.
     pub(crate) sharing: u16,
-    /// Whether the proxy may serve clients of services for which discovery says that it is their waypoint.
+    /// Whether this proxy is a waypoint, which serves clients of those services whose waypoint it is according to
+    /// discovery.
     pub(crate) is_waypoint: bool,
     /// Whether the first worker carries datagrams.
     pub(crate) datagrams: bool,
@@ -112,7 +113,7 @@ pub(crate) struct Setup {
     pub(crate) budget: Budget,
     /// How many new connections per second a workload may have that shares its process.
     pub(crate) connection_rate: Option<NonZeroU32>,
-    /// The part of the workload's rate limits that the workers share.
+    /// The counts of rate limits, which the workers share.
     pub(crate) limit_table: LimitTable,
 }
 

@@ -79,7 +79,8 @@ pub(crate) struct Plan {
     pub(crate) inbound: Vec<SocketAddr>,
     /// The ports of the proxy itself, including that of the admin server.
     pub(crate) own_ports: Vec<u16>,
-    /// Whether the worker may serve clients of services, if discovery says that it is their waypoint.
+    /// Whether the worker belongs to a waypoint, which serves clients of those services whose waypoint it is
+    /// according to discovery.
     pub(crate) is_waypoint: bool,
     /// Whether the worker carries datagrams.
     pub(crate) datagrams: bool,
@@ -104,7 +105,7 @@ pub(crate) struct Plan {
     pub(crate) budget: Budget,
     /// The number of workers.
     pub(crate) workers: u16,
-    /// The part of the workload's rate limits that the workers share.
+    /// The counts of rate limits, which the workers share.
     pub(crate) limit_table: LimitTable,
 }
 
