@@ -66,7 +66,8 @@ pub(crate) struct Backends {
     own: Cell<Option<SocketAddr>>,
     /// The last endpoint whose application was not reached, for error answers.
     unreached: RefCell<Option<UnreachedEndpoint>>,
-    /// The edge without a server, which counts requests that failed before an endpoint was chosen.
+    /// Counts requests that failed before an endpoint was chosen. Metrics count by edge, which is a client workload
+    /// and a server workload; this edge has no server.
     nobody: OnceCell<Rc<Edge>>,
 }
 
@@ -89,7 +90,7 @@ impl fmt::Display for UnreachedEndpoint {
     }
 }
 
-/// The labels that name the service in the metrics of an edge. An edge is a client workload and a server workload.
+/// The labels that name the service in the metrics of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceLabels {
     service: Arc<str>,
@@ -462,12 +463,13 @@ impl Backends {
 }
 
 impl Remote {
-    /// The labels of the edge to this endpoint.
+    /// The labels of the edge from this workload to the workload at this endpoint.
     pub(crate) fn labels(&self) -> &EdgeLabels {
         &self.labels
     }
 
-    /// The edge to this endpoint. Created on first use, so that an endpoint that is never called has no series.
+    /// The metrics of the traffic to this endpoint. Created on first use, so that an endpoint that is never called
+    /// has no series.
     pub(crate) fn edge(&self, shared: &Worker) -> &Rc<Edge> {
         self.edge.get_or_init(|| shared.registry.edge(&self.labels))
     }

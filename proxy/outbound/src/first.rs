@@ -204,8 +204,8 @@ async fn race(
                 let opening = Opening { speaker, bytes, ended: n == 0, elapsed };
                 if judge(Protocol::Detect, &Waits::OUTBOUND, opening) == Verdict::Http2 {
                     backends.learn(false);
-                    // Reset it now, so that it no longer counts among the connections of the service while the client
-                    // is served.
+                    // Resets the connection to the endpoint now, so that it no longer counts among the connections of
+                    // the service while the client is served.
                     opened.reset();
                     return serve_http(shared, destination, Protocol::Http2, client).await;
                 }

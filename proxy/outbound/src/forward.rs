@@ -47,8 +47,8 @@ use sending::{Sending, Told};
 /// reached the application.
 const UNREACHABLE: &str = "application-unreachable";
 
-/// The value of `leno-error` from the server's proxy if a policy denies the request. The denial is also counted for the
-/// client's edge, because only that edge names the client's workload.
+/// The value of `leno-error` from the server's proxy if a policy denies the request. This proxy counts the denial,
+/// too, because only its metrics name the client's workload.
 const DENIED: &str = "authorization-denied";
 
 /// The gRPC status UNAVAILABLE, with which a proxy answers a gRPC request if it cannot reach the application.

@@ -48,8 +48,8 @@ pub(crate) struct Attempts<'a> {
     unreached: Unreached,
     /// Set when no other endpoint is tried.
     is_over: bool,
-    /// The edge and the cause of the last failed attempt. Both are counted already; the connection is only logged if
-    /// no other endpoint serves it.
+    /// The last failed attempt: the metrics (the edge to its endpoint) in which it is already counted, and its cause.
+    /// The connection is logged with them if no other endpoint serves it.
     last: Option<(Rc<Edge>, &'static str)>,
 }
 

@@ -92,7 +92,7 @@ impl RequestPolicy {
         self.timeouts.idle
     }
 
-    /// The limits of an exchange: those of policy if it has any, otherwise `otherwise`.
+    /// The limits for relaying a request and its response: those of policy if it has any, otherwise `otherwise`.
     pub(crate) fn limits<'a>(&'a self, otherwise: &'a Limits) -> &'a Limits {
         self.limits.as_ref().unwrap_or(otherwise)
     }
@@ -157,7 +157,7 @@ impl RequestPolicy {
 }
 
 impl Plan {
-    /// When the exchange must end.
+    /// When the request must be complete, including its response.
     pub(crate) fn request_by(&self) -> Option<Instant> {
         self.request_by
     }
