@@ -187,7 +187,7 @@ fn succeeded(headers: &HeaderMap) -> Result<(), CallError> {
 /// Sends an HTTP request. `reads` returns whether to read the body of a response with this status.
 ///
 /// # Errors
-/// There is no answer, or the mesh answered in place of the service.
+/// There is no answer, or a proxy answered instead of the service.
 pub async fn over_http(
     service: &dyn MeshPort,
     request: Request<Full<Bytes>>,
@@ -225,7 +225,7 @@ pub async fn over_http(
     }
 }
 
-/// Fails if the mesh answered in place of the service.
+/// Fails if a proxy answered instead of the service, which `leno-error` says.
 fn of_mesh(
     response: &Response<Incoming>,
     is_refusal: impl Fn(&HeaderMap) -> bool,

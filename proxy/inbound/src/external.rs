@@ -172,7 +172,7 @@ impl Grants {
         Some(TraceLine::new(parent.as_bytes()))
     }
 
-    /// Adds the trace headers of the other formats in which the request came.
+    /// Adds the headers of other trace formats than `traceparent`, if the request had such headers.
     #[must_use]
     pub(crate) fn with_trace(mut self, begun: &Begun) -> Self {
         for line in HeaderLine::all(begun.trace_lines()) {

@@ -140,7 +140,7 @@ impl Tunnels {
         registry.count(Counter::InboundTunnelOpened);
         let served = place.hold(Box::pin(self.relay(Tunnel::new(stream), end))).await;
         if served.is_none() {
-            // An identity with fewer tunnels has got the place, and this stream was reset.
+            // The tunnel was reset to make room for one of an identity with fewer tunnels.
             registry.count(Counter::InboundTunnelEvicted);
         }
     }

@@ -31,7 +31,7 @@ const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 /// The value of `leno-error` if the application allows no more streams than are in use.
 const STREAMS_IN_USE: &str = "streams-in-use";
 
-/// How often a request is sent that the application has not begun to process.
+/// How many new connections one request may use if the application closes each of them without reading the request.
 const MAX_TRIES: usize = 3;
 
 /// The gRPC status DEADLINE_EXCEEDED.
@@ -120,8 +120,8 @@ impl<'n> Permitted<'_, 'n> {
         self.begun.retried();
     }
 
-    /// How the request is sent to the application. `head` is a copy of the head, if the exchange does not keep the
-    /// head.
+    /// How the request is sent to the application. `head` is a copy of the received head. It is needed if the head
+    /// itself is not kept until the response ends, because a changed policy is applied to the head again.
     fn order<'o>(
         &'o mut self,
         head: Option<(&'o RequestHead, &'o [u8])>,
@@ -306,7 +306,7 @@ async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
     match Box::pin(share.hold(timeout(shared.parts.limits.head, read(limit)))).await {
         Some(Ok(body)) => body.map(Some).map_err(Refusal::Failed),
         Some(Err(_)) => Err(failed((408, "body-timeout"))),
-        // Another client got the place, because this client had the most places.
+        // All shares were in use, and this client had the most, so another client got one of them.
         None => Err(overloaded()),
     }
 }
@@ -362,8 +362,8 @@ fn refuse_call(shared: &Worker, (edge, begun): (&Peer, &Begun), call: Call, refu
     }
 }
 
-/// Forwards one request of an HTTP/2 client. If the client's proxy received the request as HTTP/1, it is sent as
-/// HTTP/1.
+/// Forwards one request of an HTTP/2 client. If the client's proxy has received the request as HTTP/1, this proxy
+/// sends it as HTTP/1, too.
 async fn forward_call(
     shared: &Worker,
     application: &Application,
@@ -519,7 +519,8 @@ fn unreachable(edge: &Peer, error: &ConnectError) -> (u16, &'static str) {
 /// The request is sent again only if a repetition is safe.
 fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) -> bool {
     done.failure.as_ref().is_some_and(|failure| {
-        // If the answer was not HTTP, the connection was not stale.
+        // A connection that the application had closed before (a stale one) brings no answer at all. So an answer
+        // that is not HTTP proves that the connection was open.
         let is_stale = !matches!(failure.cause, Cause::Head(_));
         let again = failure.retryable && failure.place != Party::Client && is_stale;
         let unseen = matches!(failure.cause, Cause::Stale);

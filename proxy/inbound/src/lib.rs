@@ -148,7 +148,7 @@ pub(crate) struct Worker {
     tunnelled: http::Http1Handlers<leno_h2::Tunnel>,
     /// The limits of HBONE connections.
     pub(crate) hbone_limits: Rc<leno_h2::Limits>,
-    /// The tunnels that are open, by the identity of their clients.
+    /// Bounds the open tunnels of HBONE, in all and for each identity.
     pub(crate) tunnels: Shares<Identity>,
     /// The rate limits of the policy.
     limits: RefCell<Rc<RateLimits>>,
@@ -166,13 +166,14 @@ pub(crate) struct Worker {
     pub(crate) log: LogBudget,
     /// The number of requests that now wait for the answer of an authorizer.
     pub(crate) asked: Cell<usize>,
-    /// The bodies that are being read for authorizers.
+    /// Bounds how many request bodies are being read for authorizers, in all and for each client address.
     pub(crate) held: Shares<IpAddr>,
     /// Answers a kubelet that connects to the workload itself.
     pub(crate) probes: OnceCell<Rc<dyn ProbeAnswers>>,
-    /// The services whose waypoint this proxy is.
+    /// The services of which this proxy is the waypoint. Not set if it is no waypoint.
     pub(crate) waypoint: OnceCell<Waypoint>,
-    /// The way to the service, if this inbound side is the part of a waypoint that serves one service.
+    /// Set if this inbound side serves one service for a waypoint: opens connections to the proxy's own outbound
+    /// side, which connects to the service.
     passage: OnceCell<Rc<Passage>>,
 }
 
@@ -256,8 +257,9 @@ impl Inbound {
         let _set = self.shared.probes.set(answers);
     }
 
-    /// Serves HBONE clients of the services of which this proxy is the waypoint, and connects to these services by
-    /// `passage`. Must be called before the first connection.
+    /// Makes this inbound side that of a waypoint: it serves the HBONE clients of the waypoint's services, and
+    /// reaches these services through the proxy's own outbound side, to which `passage` connects. Must be called
+    /// before the first connection.
     pub fn serve_services(&self, passage: Rc<Passage>) {
         // If it was called before, the first passage is kept.
         let _set = self.shared.waypoint.set(Waypoint::new(passage));
@@ -482,6 +484,8 @@ impl Inbound {
         self.shared.waypoint.get().is_some() && listener.port() == ports::HBONE
     }
 
+    /// The address that the client dialled. Instead of that, the address of the application if one is configured, and
+    /// the accepted address if there is no redirection because the client has connected to the waypoint itself.
     fn destination(&self, stream: &TcpStream, listener: SocketAddr) -> std::io::Result<SocketAddr> {
         match self.shared.parts.application {
             Some(application) => Ok(application),
@@ -493,7 +497,7 @@ impl Inbound {
 }
 
 impl Applications {
-    /// The application, in the way in which `client` reaches it.
+    /// The application at `destination`, as `client` reaches it.
     pub(crate) fn at(&self, destination: SocketAddr, client: SocketAddr) -> Rc<Application> {
         if self.shared.parts.application.is_some() {
             return Rc::new(Application::new(None, self.server(destination, None)));
@@ -643,7 +647,8 @@ impl Worker {
         }
     }
 
-    /// The edge that counts traffic from this client. The client's service account names its workload.
+    /// The metrics of the traffic between this client's workload and this workload (the edge). The client's service
+    /// account names its workload.
     pub(crate) fn edge(&self, client: &Client) -> Rc<Peer> {
         let workload = &self.parts.workload;
         let identity = client.identity.as_ref();

@@ -33,8 +33,8 @@ impl Instance {
     }
 }
 
-/// The edge by which a connection is counted. All replicas of a client share it, because they have the same identity.
-/// The access log has the name of each replica.
+/// The metrics that count a connection, which are those of its client's workload and this workload (an edge). All
+/// replicas of a client share them, because they have the same identity. The access log has the name of each replica.
 #[derive(Debug)]
 pub(crate) struct Peer {
     edge: Rc<Edge>,

@@ -36,7 +36,7 @@ pub(crate) struct StandingPermit<'a, 'n> {
     pub(crate) changed: Pin<&'a mut Notified<'n>>,
     /// Ready when the decision may change, because a token expires or a certificate reaches a certain age.
     pub(crate) expiry: Expiry,
-    /// A copy of the head, if the exchange does not keep the head.
+    /// A copy of the received head, if the head itself is not kept until the response ends.
     pub(crate) head: Option<(&'a RequestHead, &'a [u8])>,
 }
 

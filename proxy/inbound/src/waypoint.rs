@@ -27,10 +27,10 @@ use crate::{Applications, Inbound, Parts};
 
 /// How long to wait until discovery resolves an address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// For how many services pools and limits are kept. If there are this many, those without clients make room for another
-/// one.
+/// For how many services a worker keeps pools, limits and counts. At this number, services without open tunnels are
+/// dropped to make room for another one.
 const MAX_FRONTS: usize = 4096;
-/// How long a service without clients is kept.
+/// How long a service without open tunnels is kept.
 const FRONT_IDLE: Duration = Duration::from_secs(300);
 /// Why clients are denied if this proxy is no longer the waypoint of their service.
 const NO_LONGER: &str = "this proxy is no longer the waypoint of the service";
@@ -42,23 +42,27 @@ pub(crate) enum NoFront {
     NotOfService,
     /// Discovery did not answer.
     Unresolved,
-    /// All places are taken by other services that have clients.
+    /// [`MAX_FRONTS`] other services have open tunnels.
     Limit,
 }
 
-/// The services of a waypoint.
+/// The services of a waypoint that clients have used lately.
 #[derive(Debug)]
 pub(crate) struct Waypoint {
+    /// The connections of the proxy from its inbound side to its own outbound side, which chooses endpoints of the
+    /// service.
     passage: Rc<Passage>,
     fronts: RefCell<HashMap<ServiceName, Rc<Front>>>,
 }
 
-/// One service, with an inbound side of its own, like that of each of its workloads.
+/// One service of a waypoint, with an inbound side of its own that enforces the same policies as the inbound side of
+/// each of the service's workloads.
 #[derive(Debug)]
 pub(crate) struct Front {
     inbound: Rc<Inbound>,
+    /// When a client last requested a tunnel to the service, or a sweep last found an open one.
     used_at: Cell<Instant>,
-    /// The task that applies changes of the service's policies. It ends when the front is dropped.
+    /// The task that applies changes of the service's policies. It is aborted when this value is dropped.
     follows: AbortHandle,
 }
 
@@ -69,7 +73,7 @@ impl Drop for Front {
 }
 
 impl Front {
-    /// The application of this inbound side, which is the service.
+    /// Serves connections as an application of the service's inbound side. The application is the service itself.
     pub(crate) fn applications(&self) -> &Applications {
         &self.inbound.applications
     }
@@ -143,7 +147,7 @@ impl Waypoint {
         }));
         let _set = inbound.shared.passage.set(Rc::clone(&self.passage));
         let resolution = parts.directory.watch_service(&service.name);
-        // This task ends when the front is dropped.
+        // This task is aborted when the [`Front`] is dropped.
         let follows = spawn_contained(follow(resolution, told, Rc::clone(&inbound))).abort_handle();
         Front { inbound, used_at: Cell::new(Instant::now()), follows }
     }
@@ -188,6 +192,7 @@ async fn follow(
     }
 }
 
+/// The service's policy so far, changed so that it denies all clients.
 fn denied(told: &watch::Sender<Option<Arc<ServerPolicy>>>) -> Option<Arc<ServerPolicy>> {
     let before = told.borrow().clone()?;
     let authorization = Arc::new(Authorization::unusable(NO_LONGER));

@@ -49,6 +49,7 @@ struct Excerpt<'a> {
 
 /// The decision of an authorizer.
 pub(super) enum Decided {
+    /// The headers to set on the request, and the headers to add to its response.
     Permitted { set: Vec<HeaderLine>, on_response: Vec<HeaderLine> },
     Denied(Denied),
 }
