@@ -24,10 +24,10 @@ const ALIVE_PING: [u8; 8] = *b"leno/yet";
 /// has passed if nothing has moved since the previous turn. So a request neither reads the clock
 /// nor resets the timer.
 pub(crate) struct Clock {
-    /// The waker that `sleep` wakes.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The time between two turns.
+    /// The waker that `sleep` wakes.
     waker: Option<Waker>,
+    /// The time between two turns.
     turn: Duration,
     /// When to make the next turn. `None` before the first poll.
     turn_at: Option<Instant>,
