@@ -47,9 +47,9 @@ struct Excerpt<'a> {
     as_bytes: bool,
 }
 
-/// The decision of an authorizer.
+/// The decision of an authorizer. If it permits the request, it names headers to set on the request and headers to
+/// add to the response.
 pub(super) enum Decided {
-    /// The headers to set on the request, and the headers to add to its response.
     Permitted { set: Vec<HeaderLine>, on_response: Vec<HeaderLine> },
     Denied(Denied),
 }
