@@ -1,4 +1,4 @@
-//! The admin server. It serves `/metrics`, `/ready` and `/live`, and on loopback also `/identity`.
+//! The admin server. It serves `/metrics`, `/ready` and `/live`, and `/identity` to clients on loopback.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use crate::refused;
 use crate::reload::Reloads;
 use crate::rotation::RotationReport;
 
-/// The data that the server shows.
+/// Answers requests for the pages of the admin server.
 pub(crate) struct Admin {
     pub(crate) state: Arc<PlaneState>,
     pub(crate) reloads: Arc<Reloads>,
     pub(crate) identity: Arc<RotationReport>,
+    /// Append the metrics of further parts to `/metrics`.
     pub(crate) more: Vec<Render>,
-    /// Writes what `/ready?verbose` adds.
+    /// Append the lines that `/ready?verbose` adds to `/ready`.
     pub(crate) details: Vec<Render>,
 }
 
@@ -58,7 +59,7 @@ impl Admin {
         respond(StatusCode::OK, JSON, report.expect("texts and numbers are always JSON"))
     }
 
-    /// `/ready` with a line for each watched kind of object.
+    /// The page `/ready?verbose`. In a cluster, it adds a line for each watched kind of object.
     fn verbose(&self) -> AdminResponse {
         let (status, first) = match self.not_ready() {
             None => (StatusCode::OK, "ready"),

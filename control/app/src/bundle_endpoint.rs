@@ -40,9 +40,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the certificate files are checked for changes.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The bundle that is served.
+/// What all connections share to answer requests.
 struct ServedBundle {
     authority: Arc<Authority>,
+    /// How often other trust domains should fetch the bundle.
     refresh: Duration,
     requests: AtomicU64,
 }
@@ -117,8 +118,8 @@ impl ServedBundle {
             return respond(StatusCode::NOT_FOUND, TEXT, "the trust bundle is at /\n");
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
-        // The bundle has no sequence number, because replicas share no counter that changes with everything in it.
-        // Without a number, clients treat the bundle that they fetched last as the newest.
+        // The bundle has no sequence number, because replicas share no counter that increases with each change of the
+        // bundle. Without a number, clients treat the bundle that they fetched last as the newest.
         let roots_der = self.authority.trust().bundle_der();
         let bundle = Bundle { roots_der, sequence: None, refresh_hint: Some(self.refresh) };
         match bundle.to_json() {
@@ -140,6 +141,7 @@ pub(crate) fn render(requests: u64, text: &mut String) {
 /// The files `tls.crt` and `tls.key` in a directory, as in a mounted Secret.
 struct CertificateFiles {
     directory: PathBuf,
+    /// The bytes of both files, and the certificate and key that they contain.
     current: RwLock<(Vec<u8>, Arc<CertifiedKey>)>,
 }
 
@@ -192,7 +194,8 @@ impl fmt::Debug for CertificateFiles {
     }
 }
 
-/// The certificate and its key, if the files have changed.
+/// Reads both files. Returns their bytes, and the certificate and key that they contain; `None` if the bytes equal
+/// `known`.
 fn read_pair(
     directory: &Path,
     known: &[u8],

@@ -294,9 +294,10 @@ pub(crate) struct Config {
     pub(crate) source: MeshSource,
     pub(crate) listen: SocketAddr,
     pub(crate) trust_domain: TrustDomain,
-    /// The directory in which the operator places an issuer.
+    /// The directory in which the operator places an issuer: a certificate and its key that sign workloads'
+    /// certificates.
     pub(crate) issuer: Option<PathBuf>,
-    /// The Workload API of another authority, for its trust bundle.
+    /// The Workload API of another authority, such as SPIRE, from which further trust bundles come.
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     pub(crate) federate: Vec<Federation>,
     /// The file with further authorities for HTTPS servers.
@@ -318,7 +319,7 @@ pub(crate) struct BundleEndpoint {
     pub(crate) address: SocketAddr,
     /// The directory of its certificate; `None` for the control plane's own certificate.
     pub(crate) certificate: Option<PathBuf>,
-    /// How often they should fetch it.
+    /// The interval at which other trust domains should fetch the bundle.
     pub(crate) refresh: Duration,
 }
 
@@ -351,7 +352,7 @@ pub(crate) struct ClusterSettings {
     pub(crate) webhook: SocketAddr,
     /// Whether the trust bundle is published as a `ClusterTrustBundle`.
     pub(crate) trust_bundle: bool,
-    /// Whether it signs the certificates that kubelets request for pods.
+    /// Whether the control plane signs the certificates that kubelets request for pods.
     pub(crate) pod_certificates: bool,
     /// Whether Gateways become waypoints.
     pub(crate) waypoints: bool,
@@ -362,7 +363,8 @@ pub(crate) struct ClusterSettings {
 }
 
 impl Flags {
-    /// Checks the sources of other trust domains' bundles. Returns the bundle endpoint of this one.
+    /// Checks the sources of other trust domains' bundles. Returns the bundle endpoint of this trust domain, if there
+    /// is one.
     fn bundles(&self, own: &TrustDomain) -> anyhow::Result<Option<BundleEndpoint>> {
         federation::check(&self.federate, own, self.spiffe_endpoint_socket.is_some())
             .context("--federate")?;

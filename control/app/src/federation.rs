@@ -25,7 +25,7 @@ use endpoint::{BundleFollower, BundleLocation};
 /// How often a file is checked for changes. Bundles are published long before their roots are used, so this need
 /// not be fast.
 const LOOK: Duration = Duration::from_secs(2);
-/// The value that stands for the Workload API.
+/// The text in place of a file or URL that names the Workload API as the source.
 const WORKLOAD_API: &str = "workload-api";
 
 /// A trust domain and the source of its bundle, written as `DOMAIN=SOURCE`.
@@ -60,7 +60,8 @@ impl FromStr for Federation {
     }
 }
 
-/// Checks that the trust domains can be combined.
+/// Checks the list: it is not too long, each trust domain occurs once and is not this mesh's own, and each source is
+/// usable.
 pub(crate) fn check(
     all: &[Federation],
     own: &TrustDomain,
@@ -97,9 +98,9 @@ pub(crate) fn is_document(name: &str) -> bool {
     name.strip_suffix(".json").is_some_and(|domain| TrustDomain::new(domain).is_ok())
 }
 
-/// Reads all files, and follows them and the endpoints until the process ends. While the bundle of a domain is
-/// invalid, its clients are not accepted; everything else works. Bundles from endpoints are kept in `store` for
-/// the next start. Returns a function that appends the metrics.
+/// Reads all files, and follows them and the endpoints until the process ends. Until a valid bundle of a domain is
+/// known, its clients are not accepted; everything else works. A later invalid bundle does not replace a valid one.
+/// Bundles from endpoints are kept in `store` for the next start. Returns a function that appends the metrics.
 pub(crate) fn begin(
     all: &[Federation],
     (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
@@ -129,7 +130,8 @@ pub(crate) fn begin(
     Ok(Box::new(move |text| endpoint::render(&counts, text)))
 }
 
-/// The file name of a file that the operator has given. The file may be in the directory of the store.
+/// The name of a file that the operator has given. The file may be in the directory of the store, which must then keep
+/// it.
 fn name(file: &Path) -> Option<String> {
     Some(file.file_name()?.to_str()?.to_owned())
 }
@@ -169,7 +171,7 @@ fn read(file: &Path) -> anyhow::Result<Bundle> {
     parsed(&text(file)?, file)
 }
 
-/// The text of a file.
+/// The text of a file, which must have at most [`MAX_BUNDLE_BYTES`].
 fn text(file: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;

@@ -1,7 +1,7 @@
 //! `leno-controller`: the control plane of the Leno service mesh.
 //!
 //! ```text
-//!  files, or a cluster ──► sources ──► index (State) ──► discovery ──► proxies
+//!  files, or a cluster ──► sources ──► index (PlaneState) ──► discovery ──► proxies
 //!                              authority, tokens ─────► identity ───┘
 //! ```
 //!
@@ -29,7 +29,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use config::{Config, Flags, Task};
 
-/// Most threads of the runtime. The control plane of a single machine mostly waits.
+/// Most worker threads of the runtime, however many CPUs there are: the control plane mostly waits.
 const MAX_THREADS: usize = 4;
 
 fn main() -> ExitCode {

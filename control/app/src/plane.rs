@@ -27,7 +27,7 @@ pub(crate) struct Plane {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) source: PlaneSource,
     pub(crate) metrics: Vec<Render>,
-    /// Writes what `/ready?verbose` adds.
+    /// Append the lines that `/ready?verbose` adds to `/ready`.
     pub(crate) details: Vec<Render>,
     pub(crate) webhook: Option<WebhookServer>,
     /// The parts for rotating the authority of a cluster.
@@ -56,7 +56,8 @@ pub(crate) struct PlaneSource {
     pub(crate) stored: Option<Arc<AdmissionObjects>>,
     /// The ignored endpoints that were already logged.
     pub(crate) refused: RefusedLog,
-    /// A task that must complete before the process ends.
+    /// The task that competes for the leader's Lease. It must complete before the process ends, because it then
+    /// releases the Lease. `None` outside of a cluster.
     pub(crate) last: Option<JoinHandle<()>>,
 }
 

@@ -1,10 +1,10 @@
-//! Changes the certificate authority: starts using a renewed issuer, carries out operators' requests, and ends a
-//! phase of a rotation once every proxy has acknowledged it.
+//! Changes the certificate authority: starts using a renewed issuer, carries out operators' requests, ends revocations,
+//! and ends a phase of a rotation of the root once every proxy has acknowledged it.
 //!
 //! ```text
-//!   every TICK:  request? ──► begin, abort ─┐
-//!                issuer changed? ───────────┼──► stored ──► Authority ──► proxies
-//!                all acknowledged? ─────────┘
+//!   every TICK:  request? ──► begin, abort, revoke ─┐
+//!                issuer changed? revocation over? ──┼──► stored ──► Authority ──► proxies
+//!                all proxies acknowledged? ─────────┘
 //! ```
 //! After a crash the control plane continues with the stored state.
 
@@ -43,7 +43,8 @@ pub(crate) struct Rotation {
     roots_file: Option<PathBuf>,
     /// The roots that were last written to the file.
     written: String,
-    /// The directory in which the operator places an issuer.
+    /// The directory in which the operator places an issuer: a certificate and its key that sign workloads'
+    /// certificates.
     issuer: Option<PathBuf>,
     /// The lifetime of the certificates of workloads.
     lifetime: Duration,
@@ -56,8 +57,9 @@ pub(crate) struct Rotation {
 pub(crate) struct RotationReport {
     authority: Arc<Authority>,
     state: Arc<PlaneState>,
-    /// What a rotation waits for besides the proxies that are connected to this process.
+    /// Why the present phase cannot end yet, in sentences for operators, except for the proxies of this process.
     waits: Mutex<Vec<String>>,
+    /// Why the authority could not be changed in the last step.
     problem: Mutex<Option<String>>,
 }
 
@@ -67,7 +69,7 @@ impl RotationReport {
         Arc::new(Self { authority, state, waits, problem })
     }
 
-    /// The whole report.
+    /// The report for `/identity`.
     pub(crate) fn report(&self) -> IdentityReport {
         let trust = self.authority.trust();
         let state = trust.state();
@@ -154,7 +156,8 @@ impl RotationReport {
         }
     }
 
-    /// The next phase, if all proxies of this process have acknowledged the present one.
+    /// The state in the next phase, if a rotation is in progress and no proxy of this process still has to acknowledge
+    /// the present phase.
     fn acknowledged(&self) -> Option<AuthorityState> {
         let trust = self.authority.trust();
         let phase = trust.state().phase;
@@ -172,7 +175,7 @@ impl RotationReport {
         Some(next)
     }
 
-    /// Records why the rotation is stuck, and logs it once.
+    /// Sets the problem for the report; `None` if there is none any more. Logs a problem once, when it is new.
     fn trouble(&self, problem: Option<String>) {
         let mut known = locked(&self.problem);
         if *known != problem {
@@ -192,7 +195,7 @@ impl Rotation {
         Self { shown, store, roots_file, written, issuer, lifetime, phase_hold, started }
     }
 
-    /// Sets the directory of issuers.
+    /// Sets the directory in which the operator places an issuer.
     pub(crate) fn with_issuer(self, issuer: Option<PathBuf>) -> Self {
         Self { issuer, ..self }
     }
@@ -276,25 +279,25 @@ impl Rotation {
     }
 }
 
-/// How many seconds the phase of a rotation must still last.
+/// For how many more seconds the phase of a rotation must last; `None` if it may end, or without a rotation.
 fn held(state: &AuthorityState, hold: Duration) -> Option<u64> {
     let lasted = now().saturating_sub(state.since_unix_s);
     let left = hold.as_secs().saturating_sub(lasted);
     (state.phase != RotationPhase::Stable && left > 0).then_some(left)
 }
 
-/// Reads what an operator has provided, in files or in a cluster.
+/// Derives the next state of the authority from what an operator has provided, in files or in a cluster.
 #[derive(Clone, Copy, Debug)]
 struct Operator<'a> {
-    /// The directory of issuers.
+    /// The directory in which the operator places an issuer.
     issuer: Option<&'a Path>,
     /// The lifetime of the certificates of workloads.
     lifetime: Duration,
 }
 
 impl Operator<'_> {
-    /// The state after a request, which may be only a record that the request was rejected. `None` if the request
-    /// was already carried out.
+    /// The state after a request. If the request is rejected, the state differs from the present one only by a record
+    /// of the rejection. `None` if the request was already carried out.
     fn asked(
         &self,
         shown: &RotationReport,
@@ -348,7 +351,8 @@ impl Operator<'_> {
     }
 }
 
-/// Locks a mutex. Poisoning is ignored, because values are only replaced as a whole.
+/// Locks a mutex. Poisoning is ignored, because values are only replaced as a whole, so a panic leaves no partial
+/// value.
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -22,8 +22,8 @@ use crate::reload::Reloads;
 use crate::rotation::{ClusterParts, Rotation, RotationReport};
 use crate::{bundle_endpoint, federation, webhook, workload_bundles};
 
-/// How long the webhooks are still served after `/ready` has begun to fail. In this time the API server stops
-/// sending reviews to this replica, so that no pod is rejected because the replica ends.
+/// How long the webhooks are still served after all other work has ended; `/ready` already fails then. In this time the
+/// API server stops sending reviews to this replica, so that no pod is rejected because the replica ends.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Runs the control plane until SIGTERM or SIGINT.
@@ -109,8 +109,8 @@ fn index_settings(config: &Config) -> IndexSettings {
     }
 }
 
-/// Serves the trust bundle of this mesh, and follows those of other trust domains. Returns a function that appends
-/// the metrics.
+/// Serves the trust bundle of this mesh, and follows those of other trust domains. Returns two functions that append
+/// the metrics of both.
 async fn exchange_bundles(
     config: &Config,
     (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
@@ -124,7 +124,7 @@ async fn exchange_bundles(
     Ok(vec![followed, served])
 }
 
-/// Follows additional trust bundles. Returns when the first ones are in use.
+/// Follows the trust bundles of a SPIFFE Workload API, if there is one. Returns when the first ones are in use.
 async fn trust_others(config: &Config, authority: &Arc<Authority>) {
     if let Some(address) = &config.spiffe_endpoint_socket {
         let federated = federation::of_workload_api(&config.federate);
@@ -215,8 +215,8 @@ async fn serve_webhook(hook: WebhookServer) -> anyhow::Result<()> {
     webhook::serve(listener, Arc::new(credentials), webhook).await
 }
 
-/// Applies documents, and begins to serve after the first valid ones. If it served earlier, proxies would be
-/// informed that all their resources were removed.
+/// Applies documents until `stop`, and begins to serve discovery, identity and the webhooks after the first valid
+/// documents. If it served earlier, proxies would be informed that all their resources were removed.
 async fn work(
     (server, webhook): (PlaneServer, Option<WebhookServer>),
     mut source: PlaneSource,
@@ -263,8 +263,8 @@ async fn secrets_changed(secrets: &mut Option<KeySecrets>) -> Vec<ObjectChange> 
 }
 
 impl PlaneSource {
-    /// Applies the first documents, together with the Secrets to which their policies refer. Serving starts after
-    /// this.
+    /// Applies an update that arrives before serving begins. Adds the Secrets to which the policies among the changes
+    /// refer, so that no token is rejected only because its keys are not known yet.
     async fn take_first(
         &mut self,
         mut update: Option<SourceUpdate>,

@@ -54,7 +54,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(100);
 /// Longest time for a review, including its wait in the queue. The API server waits for 10 s.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// The state of the webhooks.
+/// The state of the webhooks. `lanes` and `counts` have an entry for each [`ReviewKind`].
 pub(crate) struct Webhook {
     settings: InjectionSettings,
     stored: Arc<AdmissionObjects>,
@@ -86,9 +86,10 @@ struct Counts {
     busy: AtomicU64,
 }
 
-/// The secret paths, by which the API server proves its identity. Any pod can connect here, but reviews on other
-/// paths have separate bounds, and answers on `/validate` reveal nothing about the cluster. After an installation,
-/// the API server uses `/inject` and `/validate` until the leader has written the secret paths.
+/// The secret paths, by which the API server proves its identity. Only clients that may read the configurations of the
+/// webhooks know them. Any pod can connect here, but reviews on other paths have separate bounds, and answers on
+/// `/validate` reveal nothing about the cluster. After an installation, the API server uses `/inject` and `/validate`
+/// until the leader has written the secret paths into those configurations.
 pub(crate) struct ProvenPaths {
     pub(crate) inject: String,
     pub(crate) validate: String,
@@ -326,7 +327,7 @@ impl ReviewLane {
         }
     }
 
-    /// Waits for a permit for one review.
+    /// Waits for a permit for one review. Fails at once if too many reviews wait already.
     async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
         if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
             return Ok(turn);

@@ -19,8 +19,9 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 /// caller in the process.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Follows the bundle of the authority's trust domain until the process ends. Returns once the first bundle is in
-/// use. If the control plane served earlier, proxies would drop these roots and reject their peers.
+/// Follows the bundles of the authority's trust domain and of the `federated` ones until the process ends. Returns once
+/// the first ones are in use. If the control plane served earlier, proxies would drop the roots of the first bundle and
+/// reject their peers.
 pub(crate) async fn follow(
     address: WorkloadApiAddress,
     authority: Arc<Authority>,

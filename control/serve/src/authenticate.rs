@@ -25,7 +25,8 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
         token: &'a str,
     ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>>;
 
-    /// The workload of a pod that a node proxy serves. The token is the node proxy's.
+    /// The workload of a pod that a node proxy serves. The token is the node proxy's. By default, every such request is
+    /// denied, because a local mesh has no node proxies.
     ///
     /// # Errors
     /// The errors of [`authenticate`](Self::authenticate), and if this node proxy may not serve the pod.
@@ -39,12 +40,11 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Err(AuthenticationError::Denied(reason.to_owned()))))
     }
 
-    /// The identity of an instance, as far as it is known without a token. It is used as long as the index does
-    /// not have the instance.
+    /// The identity of an instance, if it is known without a token. The index is only consulted if this returns `None`.
     fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> AnswerFuture<'a, Option<Identity>>;
 
-    /// How long to wait until the index has an instance whose proxy has connected. Both learn of the instance from
-    /// a third party, and the proxy may be faster.
+    /// How long to wait until the index has an instance whose proxy has connected. The proxy may connect before the
+    /// control plane has learned of the instance from the API server.
     fn patience(&self) -> Duration {
         Duration::ZERO
     }

@@ -15,6 +15,7 @@ const BOUNDS: [u64; 9] = [1, 5, 10, 25, 50, 75, 100, 250, 1_000];
 pub(crate) struct Delays {
     /// For each bound, how many durations are between the previous bound and this one.
     counts: [AtomicNumber; BOUNDS.len()],
+    /// The number of all durations, and their sum in microseconds.
     all: AtomicNumber,
     micros: AtomicNumber,
 }

@@ -43,8 +43,9 @@ pub(crate) struct DiscoveryService {
     age: Duration,
 }
 
-/// One stream. Its task ends when the client ends its requests or connection, when the client's certificate
-/// expires, or when the server stops.
+/// One stream. Its task ends when the client ends its requests or connection, when the client's certificate expires,
+/// when the proxy does not reconnect although it was asked to, when the stream's slot is given to another client, or
+/// when the server stops.
 struct Stream {
     state: Arc<PlaneState>,
     subscriber: Subscriber,
@@ -60,7 +61,8 @@ struct Stream {
 /// The age of a stream:
 ///
 /// ```text
-///   Young(until) ──► Asked(until): the proxy reconnects ──► the stream ends
+///   Young(until) ── until: reconnect is requested ──► Asked(until) ── until: the stream ends with an error
+///                                                          └─ the proxy opens another stream and ends this one
 /// ```
 #[derive(Clone, Copy)]
 enum StreamAge {
@@ -71,7 +73,9 @@ enum StreamAge {
 /// Decides when the next push of changes is due.
 #[derive(Default)]
 struct Pacing {
+    /// When waiting changes may be pushed; `None` if they may be pushed at once.
     due: Option<Instant>,
+    /// When a batch was last pushed.
     pushed: Option<Instant>,
 }
 

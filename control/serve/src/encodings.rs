@@ -28,12 +28,13 @@ use services::ServiceVersions;
 
 /// The number of parts of the table, each with a separate lock. It exceeds the number of threads.
 const SHARDS: usize = 16;
-/// The policy that denials name if a workload has more policies than a proxy can apply. No document can have this
-/// name.
+/// The policy that denials name if the policies of a workload cannot be applied, because there are too many or because
+/// they are too large.
 const TOO_MANY_POLICIES: &str = "too-many-policies";
 /// Largest resource, in bytes. The rest of a message is for other fields, such as the names of removed resources.
 pub(crate) const MAX_RESOURCE: usize = leno_wire::MAX_MESSAGE - (4 << 20);
-/// How many bytes of a digest a version has. So many that two different contents never have the same version.
+/// How many bytes of the SHA-256 digest a version has. With 72 bits, different contents practically never have the same
+/// version.
 const VERSION_BYTES: usize = 9;
 
 /// The encodings of all resources that streams have subscribed to, by name.

@@ -25,12 +25,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most connections that have completed their handshake and wait for the server.
 const HANDED_ON: usize = 64;
 
-/// A connection after its handshake. It ends when its share is given to another client, or when its time is over.
+/// A connection after its handshake. It fails when its [`ConnectionShare`], its place among the connections, is given
+/// to another client, or at `end`.
 pub(crate) struct IncomingConnection<S = TlsStream<TcpStream>> {
     stream: S,
     peer: ConnectionPeer,
     share: ConnectionShare,
-    /// When the connection must end, if its client has shown no certificate.
+    /// When the connection must end if its client has shown no certificate; otherwise `None`.
     end: Option<Pin<Box<Sleep>>>,
     counted: GaugeGuard,
 }
@@ -78,7 +79,8 @@ pub(crate) fn accept(
     receiver
 }
 
-/// Exchanges the connection's share for another kind after the handshake, if the client has shown a certificate.
+/// Exchanges the share for one of the certificate's identity, if the client has shown a certificate. `None` if the
+/// identity or the address has reached its bound.
 fn promote(
     shares: &ConnectionShares,
     share: ConnectionShare,

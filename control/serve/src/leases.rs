@@ -25,8 +25,8 @@ use crate::stream_slots::{StreamSlots, displaced};
 /// Most limits that are kept, which is far more than a mesh has. When a further one is needed, limits that no
 /// proxy uses are dropped. If all are in use, the new limit is answered like an unknown one.
 const MAX_LIMITS: usize = 4_096;
-/// How long a limit that no proxy uses is kept. A limit that is created again starts without tokens, so clients
-/// gain nothing by waiting.
+/// If there is no room for a limit, limits that no proxy has used for this time are dropped. A limit that is created
+/// again starts without tokens, so clients gain nothing by waiting.
 const LIMIT_IDLE: Duration = Duration::from_secs(60);
 /// Most limits in one request. A proxy sends one entry for each limit and worker.
 const MAX_ASKS: usize = 1_024;
@@ -59,7 +59,7 @@ struct Bucket {
     asked_at: Instant,
 }
 
-/// One stream of one proxy.
+/// One stream of one proxy. A holder, to which tokens are leased, is one worker of the proxy for one limit.
 struct Stream {
     state: Arc<PlaneState>,
     limits: Arc<Limits>,

@@ -1,11 +1,12 @@
-//! Serves discovery and identity to proxies, on one port over TLS, HTTP/2 and gRPC.
+//! Serves discovery, identity and shared rate limits to proxies, on one port over TLS, HTTP/2 and gRPC.
 //!
 //! ```text
 //!  proxy ── token, certificate request ──► Identity  ──► Authenticator, Authority
 //!    │                                                    │ who is it?
-//!    └───── certificate ── one stream ───► Discovery ──► Subscriber ──flush──► State: index,
-//!                                             ▲                                │ encodings
-//!                                             └─ Mailbox ◄── Subscriptions ◄───┘
+//!    ├───── certificate ── one stream ───► Discovery ──► Subscriber ──flush──► PlaneState: index,
+//!    │                                        ▲                                │ encodings
+//!    │                                        └─ Mailbox ◄── Subscriptions ◄───┘
+//!    └───── certificate ── one stream ───► Limits: tokens of shared rate limits (leases)
 //! ```
 //!
 //! A stream receives only what it has subscribed to: services and workloads by name or address, and the policy of
@@ -14,8 +15,9 @@
 //! response is the difference between what the proxy has and what the index has when the response is sent. So a
 //! slow proxy costs no memory, and skips versions in between.
 //!
-//! Objects are interpreted by `leno-index`, certificates are issued by `leno-identity`, and tokens are verified by
-//! an [`Authenticator`]. Read first: [`PlaneState`], then [`PlaneServer`].
+//! Objects are interpreted by `leno-index`, certificates are issued by `leno-identity`, and tokens are verified by an
+//! [`Authenticator`]. [`WorkloadApi`] issues certificates to applications on the same machine, over a Unix socket. Read
+//! first: [`PlaneState`], then [`PlaneServer`].
 
 mod authenticate;
 mod delays;

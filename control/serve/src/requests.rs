@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  gRPC:  flag, length ──► small ─────────────────────────────► complete, or too late
-//!                      └─► large ──► its length from the budget ──► complete: given back
+//!                      └─► large ──► its length from the budget ──► complete, too late, or revoked: given back
 //! ```
 //! All large messages share a budget. When the budget is used up, the message that has been incomplete for the
 //! longest time is rejected, and its stream ends. Messages of honest proxies are only incomplete for milliseconds.

@@ -181,7 +181,7 @@ impl PlaneServer {
         tokio::select! {
             ended = server => ended.map_err(ServeError::Ended),
             () = credentials.keep_fresh() => Ok(()),
-            // This ends last, because `authority` keeps the authority alive.
+            // This does not end before the others, because `authority` keeps the sender of the changes alive.
             () = trusted.follow_trust(&authority) => Ok(()),
             () = cut => Ok(()),
         }
@@ -216,7 +216,8 @@ impl Service<http::Request<Body>> for Services {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Call {
-        // The requests of clients without a certificate need no bound, because no service reads streams from them.
+        // Clients without a certificate need no such bound: the services with streams reject them, and Identity reads
+        // one small message.
         let certificate =
             request.extensions().get::<ConnectionPeer>().and_then(|peer| peer.certificate.as_ref());
         let request = match certificate.map(|certificate| certificate.identity.clone()) {

@@ -1,10 +1,12 @@
-//! Shares the connections of the listener among clients, so that no client can use up all of them.
+//! Shares the connections of the listener among clients, so that no client can use up all of them. A client is an
+//! address, or the identity of a certificate.
 //!
 //! ```text
 //! accepted ─► unproven, by address ─► certificate shown ─► proven, by identity and address
-//!                    └─ none within UNPROVEN_TIME: closed
+//!                    └─ no certificate within UNPROVEN_TIME: closed
 //! ```
-//! When the bound is reached, the client with the most connections loses its oldest one to the client that connects.
+//! When the bound on all connections of a kind is reached, the client with the most of them loses its oldest one to the
+//! client that connects.
 
 use std::net::IpAddr;
 use std::task::{Context, Poll};

@@ -28,8 +28,9 @@ use crate::unknown_keys::UnknownKeys;
 /// The state that a control plane serves. It has one writer and any number of streams.
 #[derive(Debug)]
 pub struct PlaneState {
-    /// The index is only locked for look-ups. Nothing is encoded or sent under the lock.
+    /// Streams lock the index only for look-ups. Nothing is encoded or sent under the lock.
     index: RwLock<Index>,
+    /// How many times the index has changed.
     version: watch::Sender<u64>,
     pub(crate) encodings: Encodings,
     pub(crate) subscriptions: Subscriptions,

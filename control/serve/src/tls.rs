@@ -41,7 +41,8 @@ pub enum TlsError {
 /// The control plane's own certificate, which is renewed before it expires.
 pub struct ServerCredentials {
     authority: Arc<Authority>,
-    /// A receiver of the changes of the authority since the first certificate was issued.
+    /// Receives the changes of the authority. It is created before the first certificate is issued, so that a change
+    /// between that and the call of [`keep_fresh`](Self::keep_fresh) is not missed.
     changes: watch::Receiver<Arc<AuthorityTrust>>,
     lifetime: Duration,
     /// The DNS names in the certificate. If there are none, the certificate has the control plane's identity.

@@ -28,8 +28,8 @@ pub const DEPARTED: Duration = Duration::from_secs(20);
 /// Proxies must accept at least as many roots as the authority may have.
 const _: () = assert!(leno_identity::MAX_ROOTS <= leno_wire::trust::MAX_ROOTS);
 
-/// Most records of proxies without a stream, which is as many as there may be streams. When there would be more,
-/// the oldest is dropped.
+/// Most records of proxies without a stream, which is as many as there may be streams. Further proxies are not recorded
+/// when their streams end.
 const MAX_DEPARTED: usize = crate::MAX_STREAMS;
 
 /// The bundle and the certificate that a proxy uses for its handshakes.

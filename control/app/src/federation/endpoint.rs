@@ -30,7 +30,7 @@ use crate::workload_bundles;
 const REFRESH: Duration = Duration::from_mins(5);
 /// The bounds of the interval that a bundle may set. With a day, removing a root would take too long.
 const REFRESH_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
-/// The first wait after a failure; it doubles up to the normal interval.
+/// The first wait after a failure. It doubles up to [`LONGEST_RETRY`], and is never longer than the normal interval.
 const RETRY: Duration = Duration::from_secs(1);
 /// The longest wait after a failure.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
@@ -129,12 +129,14 @@ pub(super) struct BundleFollower {
     store: DocumentStore,
     /// The bundle that is in use.
     held: Option<Bundle>,
-    /// Whether an earlier run has stored this bundle. If so, only the store guarantees its sequence number.
+    /// Whether `held` was read from the store, and no fetch has returned a bundle since. Its sequence number is then
+    /// not compared with that of a fetched bundle, because no endpoint vouches for the content of the store.
     is_of_store: bool,
-    /// Whether a fetch has confirmed this bundle. A confirmed bundle is stored, with the hash of the bundle that
-    /// the operator has given.
+    /// Whether the last fetch returned the bundle in `held`, so that the store has it, too, together with `given`. A
+    /// failed fetch resets this; the next fetch that succeeds then stores its bundle again.
     is_confirmed: bool,
-    /// The hash of the bundle that the operator has given, which was in use until the first fetch.
+    /// The hash of the text of the file that the operator has given (or of the error of reading it), when the file was
+    /// last used.
     given: Option<String>,
     counts: Arc<FetchCounts>,
 }

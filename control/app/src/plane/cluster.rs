@@ -28,7 +28,7 @@ use crate::rotation::{ClusterParts, PublishedRoots, trust_annotation};
 use crate::stored::AdmissionObjects;
 use crate::webhook::{ProvenPaths, Webhook};
 
-/// How many random bytes distinguish this start of the process from others with the same name.
+/// How many random bytes identify a run of the process, so that it differs from earlier runs with the same name.
 const RUN_BYTES: usize = 8;
 /// The control plane's Service, through which the API server calls it.
 const SERVICE: &str = "leno-controller";
@@ -274,8 +274,8 @@ fn hook(
     Ok(WebhookServer { address: cluster.webhook, credentials, webhook: Arc::new(webhook) })
 }
 
-/// What this replica reports about itself. Kinds and policies are included once each kind was listed or its
-/// listing refused.
+/// What this replica reports about itself. The kinds that cannot be watched, and the policies that are not enforced,
+/// are included once each kind was listed or its listing refused.
 fn reports(
     followed: &Arc<WatchStates>,
     state: &Arc<PlaneState>,

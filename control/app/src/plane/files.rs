@@ -17,7 +17,8 @@ use crate::config::FileSettings;
 use crate::federation;
 use crate::refused::RefusedLog;
 
-/// The operator's namespace. It has the same name as the default in a cluster.
+/// The operator's namespace. An annotation of this namespace says from which origins keys of tokens may be fetched. The
+/// name is the same as the default in a cluster.
 const NAMESPACE: &str = "leno-system";
 
 pub(super) fn open(

@@ -1,9 +1,9 @@
-//! Rotation in a cluster: the leader changes the authority, and all replicas follow the Secret.
+//! Rotation in a cluster: the leader changes the authority in the Secret `leno-ca`, and all replicas follow the Secret.
 //!
 //! ```text
 //!  the leader: request, issuer, all acknowledged ──► Secret ──► each replica ──► its proxies
 //!       ▲                                                                           │
-//!       └── Replicas ◄── annotation of the replica's pod ◄── Progress ◄─────────────┘
+//!       └── Replicas ◄── annotation of the replica's pod ◄── PhaseProgress ◄────────┘
 //! ```
 
 use std::path::PathBuf;
@@ -30,7 +30,8 @@ pub(crate) struct ClusterParts {
     pub(crate) leads: watch::Receiver<bool>,
     /// The name of this replica's pod.
     pub(crate) name: String,
-    /// The directory in which the operator places an issuer.
+    /// The directory in which the operator places an issuer: a certificate and its key that sign workloads'
+    /// certificates.
     pub(crate) issuer: Option<PathBuf>,
     /// The lifetime of workloads' certificates.
     pub(crate) lifetime: Duration,
@@ -128,8 +129,8 @@ impl ClusterParts {
         waits
     }
 
-    /// Stores the state if the Secret has none, because an earlier release has written it. This comes before any
-    /// change.
+    /// Stores the state if an earlier release has written the Secret, which then lacks a state. No change is made
+    /// before that.
     async fn complete(&self, shown: &RotationReport) -> anyhow::Result<()> {
         let trust = shown.authority.trust();
         let Some(stored) = self.store.stored() else { return Ok(()) };
@@ -152,7 +153,8 @@ fn serves(state: &PlaneState, phase: RotationPhase) -> String {
     format!("{} {} {}", phase.as_str(), wanted.bundle, wanted.issuer)
 }
 
-/// The report of a replica about its proxies during a rotation, as the value of its pod's annotation.
+/// The value of the annotation in which this replica reports about its proxies during a rotation; `None` without a
+/// rotation.
 pub(crate) fn trust_annotation(
     authority: &Authority,
     state: &PlaneState,

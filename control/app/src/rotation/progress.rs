@@ -9,10 +9,12 @@ use leno_serve::{PlaneState, ProxyTrust, TrustInUse};
 /// The progress of the proxies in one phase.
 pub(super) struct PhaseProgress {
     pub(super) connected: usize,
-    /// How many proxies have acknowledged the phase.
+    /// How many of the connected proxies have acknowledged the phase.
     pub(super) current: usize,
+    /// How many connected proxies use each bundle, by the bundle's hash; `unknown` if a proxy has not reported its
+    /// bundle.
     bundles: BTreeMap<String, usize>,
-    /// The proxies that have not acknowledged it.
+    /// The proxies that have not acknowledged the phase, whether they are connected or not.
     pub(super) waiting: Vec<ProxyTrust>,
 }
 

@@ -24,7 +24,7 @@ use super::{GOOD, PATIENCE, command, directory, page, write_state};
 
 const NEAR: &str = "near.example";
 const FAR: &str = "far.example";
-/// The metric that counts fetches of the control plane's bundle.
+/// The metric in which a control plane counts how often it has fetched the bundle of `near.example`.
 const FETCHED: &str =
     "leno_control_bundle_fetches_total{trust_domain=\"near.example\",result=\"fetched\"}";
 const POLL: Duration = Duration::from_millis(100);
@@ -207,7 +207,7 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     until("the same to be stored", kept, Option::is_some);
 }
 
-/// A web certificate authority, and the directory of a certificate that it signs for 127.0.0.1.
+/// A certificate authority like those of the web. Web::certify writes a certificate for 127.0.0.1 that it has signed.
 struct Web {
     issuer: Issuer<'static, KeyPair>,
     root: String,
@@ -247,7 +247,7 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
 
     let federate = format!("{NEAR}=https://{address}/");
     let mut far = Mesh::new(FAR, &["--federate", &federate]);
-    // The control plane's image has no file of authorities either.
+    // As in the control plane's image, there is no file of authorities.
     let none = place.path().join("none");
     fs::create_dir(&none).unwrap();
     far.environment = vec![("SSL_CERT_DIR", none.clone()), ("SSL_CERT_FILE", none.join("none"))];
@@ -352,8 +352,8 @@ fn bundles_are_exchanged_with_the_go_module_of_spiffe_both_ways() {
     assert_eq!((shown["roots"].as_array().unwrap().len(), &shown["refresh_s"]), (1, &7.into()));
     assert!(!fetch("spiffe://far.example/other").status.success());
 
-    // Only the store guarantees the sequence number of a stored bundle, so a wrong number must not prevent later
-    // fetches.
+    // No endpoint vouches for the sequence number of a bundle in the store, so a wrong number there must not prevent
+    // later fetches.
     far.stop();
     let stored = far.stored(NEAR);
     let mut wrong: Value = serde_json::from_str(&fs::read_to_string(&stored).unwrap()).unwrap();

@@ -19,7 +19,7 @@ const GOOD: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespa
 
 /// The period over which CPU time is limited, in microseconds.
 const PERIOD: usize = 100_000;
-/// Bounds every wait. No test measures with it.
+/// The bound of every wait. It is generous, because no test measures a duration.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running controller. It is killed if a test fails.
@@ -156,14 +156,15 @@ impl Drop for CpuLimit {
     }
 }
 
-/// How many worker threads a process has.
+/// How many threads of its runtime a process has: workers, and threads for blocking calls.
 fn workers(pid: u32) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with("tokio")).count()
 }
 
-/// The limit of a pod restricts CPU time. It does not change the number of CPUs that programs see.
+/// The limit of a pod's CPU time does not change the number of CPUs that programs see, so the controller must read the
+/// limit itself.
 #[test]
 fn it_has_as_many_threads_as_its_cpu_limit_permits() {
     let machine = std::thread::available_parallelism().unwrap().get();

@@ -12,8 +12,8 @@ use crate::proxy;
 use crate::replica::Replica;
 use crate::{cluster, installed, leads};
 
-/// Installs the webhooks so that the API server calls them on a port of this machine. It resolves an ExternalName
-/// service to its name.
+/// Installs the webhooks so that the API server calls them on a port of this machine: their Service is of the type
+/// ExternalName, for which the API server connects to the external name, `localhost`.
 pub(crate) async fn install(bed: &TestApiServer, port: u16) {
     bed.apply(json!({"apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "leno-controller", "namespace": "leno-system"},

@@ -28,8 +28,7 @@ async fn documents(bed: &TestApiServer, name: &str) -> Vec<String> {
     data.into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
 
-/// Waits until a leading replica has compared a Secret with the documents that it wants in it, and has found this
-/// many.
+/// Waits until the leading replica reports that this many of the documents that belong into a Secret are stored in it.
 async fn is_stored(replica: &Replica, name: &str, count: u64) {
     let stored = format!("leno_control_kept_documents{{secret=\"{name}\",state=\"stored\"}}");
     until("the documents to be stored", async || {

@@ -28,7 +28,7 @@ async fn says(bed: &TestApiServer, pod: &str, status: &str) -> String {
     says_of(bed, pod, "leno.dev/KindsFollowed", status).await
 }
 
-/// As [`says`], for the condition `kind`.
+/// As [`says`], for any condition.
 pub(crate) async fn says_of(
     bed: &TestApiServer,
     pod: &str,

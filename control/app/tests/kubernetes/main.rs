@@ -65,7 +65,7 @@ fn installed(wanted: impl Fn(&str) -> bool) -> String {
     all.split("---\n").filter(kind).collect::<Vec<_>>().join("---\n")
 }
 
-/// An API server with these documents, and a kubeconfig with the control plane's service account.
+/// An API server with the documents of an installation, and a kubeconfig with the control plane's service account.
 async fn cluster(kube: &std::path::Path) -> (TestApiServer, std::path::PathBuf) {
     cluster_with(kube, &[]).await
 }
@@ -200,7 +200,7 @@ async fn a_token_proves_only_what_the_api_server_says_of_it() {
     assert!(refused.contains("the API server does not accept the token"), "{refused}");
 
     // A token of another service account that names this pod gets a certificate, but no discovery: its streams end
-    // before their first response. Between the two, such a proxy counts as connected.
+    // before their first response. Until a stream ends, the proxy counts as connected.
     let others = bed.token(("shop", "other"), Some("leno"), None).await;
     let other = Proxy::start(&bed, &replica, "shop/web-0", &others).await;
     replica.line("sa/other is not the identity of shop/web-0").await;

@@ -70,14 +70,14 @@ impl Observer {
         .await
     }
 
-    /// The last minute as a reader sees it.
+    /// What the reader with this token sees of the last minute.
     async fn topology(&self, token: &str) -> Topology {
         let (status, body) = self.ask("/api/v1/topology?window=60000", Some(token)).await;
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
     }
 
-    /// The changes that a reader sees.
+    /// The changes that the reader with this token sees.
     async fn changes(&self, token: &str) -> String {
         self.ask("/api/v1/changes?from=0", Some(token)).await.1
     }

@@ -59,7 +59,7 @@ async fn an_api_server_that_restarts_is_read_once_for_each_kind_and_no_stream_is
     bed.stop();
     bed.restart().await;
     relay.open(true);
-    // The new process has only versions from its start on. So the version from which the watch continues has
+    // The new process only knows resource versions from its start on. So the version from which the watch continues has
     // expired (410), and no event reports the deletion.
     bed.apply(slice("web", &[])).await;
     proxy.sees("web", &[]).await;

@@ -1,4 +1,4 @@
-//! Tests that a removal of the mesh that was abandoned is cancelled.
+//! Tests that a removal of the mesh is cancelled once it was abandoned and the mesh was installed again.
 
 use leno_cluster::{HeldRemoval, RemovalProgress, RemovalReconciler};
 use leno_kube::api::Patch;

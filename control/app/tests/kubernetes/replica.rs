@@ -19,6 +19,7 @@ pub(crate) struct Replica {
     child: Child,
     /// Lines of its log so far.
     log: Arc<Mutex<Vec<String>>>,
+    /// The file to which the log is written, too, for reading it after a failure.
     kept: PathBuf,
 }
 

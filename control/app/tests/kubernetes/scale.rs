@@ -17,8 +17,9 @@
 //!   holds.
 //! - `LENO_SCALE_CPUS`: the CPUs of the controller, as `taskset` has them.
 //! - `LENO_SCALE_CONTROLLER`: the controller's program, if it is not the one that was built with this.
-//! - `LENO_SCALE_ADDRESSES`: addresses of this machine, with commas; the clients connect to them in turns, and so from
-//!   them. The controller accepts 1,024 connections from one address.
+//! - `LENO_SCALE_ADDRESSES`: addresses of this machine, separated by commas. The clients connect to them in turn, and
+//!   each connection then also comes from the address to which it leads. The controller accepts 1,024 connections from
+//!   one address.
 //! - `LENO_SCALE_RECORD`, `LENO_SCALE_BEFORE`: files; figures are written to the first, and printed beside those of the
 //!   second.
 

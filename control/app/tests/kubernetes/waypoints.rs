@@ -187,7 +187,7 @@ async fn a_gateway_of_the_class_becomes_a_deployment_of_proxies() {
 async fn a_gateway_takes_no_object_of_others_and_says_where_it_may_write_none() {
     let Some(kube) = binary() else { return };
     let (bed, kubeconfig) = with_waypoints(&kube).await;
-    // The control plane has all rights in this namespace except those to read.
+    // In the namespace `closed`, which is created below, the control plane may only read. In `shop` it has all rights.
     let [mut role, mut binding] = <[Value; 2]>::try_from(rights()).unwrap();
     let rules = role["rules"].as_array_mut().unwrap();
     let mut reading = rules.clone();

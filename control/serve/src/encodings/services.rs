@@ -24,6 +24,7 @@ const MAX_ENCODED: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct ServiceVersions {
+    /// The service without endpoints, once for each set of routes that clients get.
     fronts: Vec<BareService>,
     endpoints: Option<EndpointsLog>,
     /// For each version that a proxy may have (empty for none), the resource that updates it to the newest
@@ -44,6 +45,7 @@ struct BareService {
 struct EndpointsLog {
     service: Arc<Service>,
     version: String,
+    /// All endpoints, encoded.
     all: Bytes,
     /// Each step with the version from which it starts, oldest first. The last step leads to `version`.
     steps: VecDeque<(String, Bytes)>,

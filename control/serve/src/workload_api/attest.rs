@@ -54,7 +54,7 @@ impl CgroupAttestor {
     pub(super) fn instance(&self, stream: &UnixStream) -> Result<InstanceName, AttestError> {
         let credentials = stream.peer_cred().map_err(AttestError::Process)?;
         let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(AttestError::Namespace)?;
-        // Linux supports this since 6.5.
+        // Linux supports this since 6.5. On earlier kernels, a process that has ended is not noticed.
         let process = getsockopt(stream, PeerPidfd).ok();
         let group = group_of(&pid.to_string()).map_err(AttestError::Process)?;
         if process.is_some_and(|process| number_of(&process) != Some(pid)) {

@@ -24,7 +24,7 @@ const WIDE_EVERY: usize = 20;
 const WIDE_PROXIES: usize = 5;
 /// How many proxies are started at the same time.
 const STARTED: usize = 100;
-/// Bounds every wait. Nothing is measured with it.
+/// The bound of every wait. No measured duration depends on it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The process that serves. Dropping this ends it.

@@ -30,7 +30,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
-/// Bounds every wait of a test. Nothing is measured with it.
+/// The bound of every wait of a test. It is generous, because no test measures a duration.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A certificate with its key.

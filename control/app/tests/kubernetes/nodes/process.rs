@@ -1,4 +1,5 @@
-//! The real process of a node proxy. The test acts as its supervisor and as the broker of each pod.
+//! The real process of a node proxy. The test acts as its supervisor, which orders it to serve pods, and as the broker
+//! of each pod: the process inside the pod's namespace that provides its sockets.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -11,17 +12,17 @@ use std::process::{Child, Command, Stdio};
 use leno_handover::{BrokerOffer, Channel, KubeletProbes, Member, ProxyOrder, SocketRole};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-/// A node proxy's process, at first without members. Dropping this kills it.
+/// A node proxy's process, which at first serves no pods. Dropping this kills it.
 pub(super) struct NodeProxy {
     child: Child,
     orders: Channel,
-    /// The number of the last member.
+    /// How many pods the process was ordered to serve. Each order has the next number.
     number: Cell<u64>,
     token: PathBuf,
     log: PathBuf,
 }
 
-/// A pod that the process serves. The pod's network namespace is that of this test.
+/// A pod that the process serves. Its sockets are in the network namespace of this test.
 pub(super) struct Served {
     admin: SocketAddr,
     /// The broker's end of the channel to the process.

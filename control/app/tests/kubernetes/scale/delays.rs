@@ -15,7 +15,7 @@ pub(crate) struct Delays {
     pushes: Vec<(Duration, f64)>,
     /// The number of all pushes.
     pushed: f64,
-    /// The number of updates, and the sum of their waits.
+    /// The number of updates from the cluster, and the sum of their delays until they were applied, in seconds.
     updates: f64,
     waited: f64,
 }

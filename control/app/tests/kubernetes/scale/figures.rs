@@ -59,8 +59,8 @@ impl Figures {
         self.push(name, format!("{:.3} ms", time.as_secs_f64() * 1e3), bound);
     }
 
-    /// Adds several times. The bound applies to the 99th percentile or, for fewer than 1,000 times, to the
-    /// longest.
+    /// Adds the median, the 99th percentile and the longest of several times. The bound applies to the 99th percentile
+    /// and, for fewer than 1,000 times, also to the longest.
     pub(crate) fn times(&mut self, name: &str, mut times: Vec<Duration>, most: Option<u64>) {
         const FEW: usize = 1_000;
         times.sort();

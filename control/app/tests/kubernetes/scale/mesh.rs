@@ -35,7 +35,8 @@ pub(crate) struct Size {
     pub(crate) routes: usize,
 }
 
-/// A place for a pod in the mesh: its service, and its number within the service.
+/// The slot of a pod in the mesh: its service, and its number within the service. Pods that replace each other have the
+/// same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodSlot {
     pub(crate) service: usize,

@@ -19,7 +19,7 @@ use crate::machine::{Random, cpu};
 use crate::outages::whole_reads;
 use crate::replica::Replica;
 
-/// Bounds every wait. Nothing is measured with it.
+/// The bound of every wait. No measured duration depends on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Most writes at a time. If the API server does not keep up with the rate, it gets no more, because otherwise it
 /// would refuse connections in the end.
