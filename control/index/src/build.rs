@@ -18,14 +18,14 @@ use leno_types::{InstanceName, Protocol, ServiceName};
 use crate::facts::Facts;
 use crate::rows::{EndpointRow, InstanceRow, ServicePortRow, SlicePortRow, SliceRow, TargetPort};
 
-/// A service as most of its clients receive it, and one variant for each namespace that has its own routes for the
-/// service.
+/// A service as most of its clients receive it, and its variants: one for each namespace that has its own routes for
+/// the service (by the namespace), or one for the service's waypoint (by `namespace/name`).
 pub(crate) struct BuiltService {
     pub(crate) service: Service,
     pub(crate) consumers: BTreeMap<Arc<str>, Service>,
 }
 
-/// A service as its clients receive it.
+/// A service as its clients receive it; `None` if there is no such Service, even if there are slices for it.
 pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService> {
     let row = facts.service(name)?;
     let port = |port: &ServicePortRow| ServicePort {
@@ -105,7 +105,8 @@ struct ServedAddress<'a> {
     number: u16,
 }
 
-/// The addresses that serve a port, ready or not. A slice's port belongs to the service's port with the same name.
+/// The accepted addresses that serve a port, ready or not. A slice's port belongs to the service's port with the same
+/// name.
 fn places<'a>(
     facts: &'a Facts,
     service: &'a ServiceName,

@@ -1,4 +1,5 @@
-//! The rows of all objects, and the references between them.
+//! The rows of all objects, and the references between them. A row has those fields of an object that the mesh uses
+//! (see [`rows`]).
 
 mod addresses;
 mod authorization;
@@ -98,9 +99,11 @@ impl NamespaceRow {
 pub(crate) struct AffectedNames {
     /// Services whose own rows changed.
     pub(crate) services: BTreeSet<ServiceName>,
-    /// Instances whose own rows, or mode, changed.
+    /// Instances of which a row, or a setting of their namespace, changed. All services that name one are built again,
+    /// too.
     pub(crate) instances: BTreeSet<InstanceName>,
-    /// Instances behind services whose rows changed.
+    /// Further instances whose policy or ports may change, because a service, slice or policy that concerns them
+    /// changed. Only they themselves are built again.
     pub(crate) served: BTreeSet<InstanceName>,
 }
 
@@ -353,7 +356,7 @@ impl Facts {
         self.instances.get(name)?.iter().min_by_key(|(_, row)| &row.origin)
     }
 
-    /// The services whose slices name an instance, ordered by name, valid or not.
+    /// The services whose slices name an instance, ordered by name, whether these endpoints are accepted or not.
     pub(crate) fn services_naming(
         &self,
         name: &InstanceName,
@@ -361,12 +364,12 @@ impl Facts {
         self.referrers.get(name).into_iter().flat_map(SmallMap::keys)
     }
 
-    /// The services with a valid endpoint on an instance, ready or not, ordered by name.
+    /// The services with an accepted endpoint on an instance, ready or not, ordered by name.
     pub(crate) fn services_of(&self, name: &InstanceName) -> impl Iterator<Item = &ServiceName> {
         self.services_naming(name).filter(|service| self.slices_of(name, service).next().is_some())
     }
 
-    /// The slices of a service with a valid endpoint on an instance, ordered by name.
+    /// The slices of a service with an accepted endpoint on an instance, ordered by name.
     pub(crate) fn slices_of(
         &self,
         name: &InstanceName,

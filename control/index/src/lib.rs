@@ -13,7 +13,7 @@
 //! encoded size of policies.
 //!
 //! ```text
-//! Change -> facts (rows and references) -> build (only what is touched) -> tables -> Changed
+//! ObjectChange -> facts (rows and references) -> build (only what is touched) -> tables -> ChangedNames
 //! ```
 //!
 //! Read first: [`Index`], [`ObjectChange`], [`AddressOwner`].

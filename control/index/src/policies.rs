@@ -90,8 +90,8 @@ impl Index {
         found
     }
 
-    /// Whether clients of any service receive this traffic policy. A policy for a route is sent to all clients
-    /// that receive the route.
+    /// Whether clients receive this traffic policy with a service. A policy for a route is sent to all clients that
+    /// receive the route. Clients in the namespace of the policy always do, so the answer is that for them.
     #[must_use]
     pub fn sends(&self, namespace: &str, target: &PolicyTarget, source: &PolicySource) -> bool {
         let services: Vec<ServiceName> = match row(target, namespace) {

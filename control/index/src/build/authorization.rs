@@ -23,8 +23,9 @@ const MAX_BYTES: usize = leno_wire::MAX_MESSAGE / 2;
 /// Policies by namespace and name, each with its encoded size in bytes.
 type Selected = BTreeMap<(Arc<str>, Arc<str>), (AuthorizationPolicy, usize)>;
 
-/// The policies that select an instance with these labels, and the default of its namespace. Only
-/// policies of its own namespace, and those for the whole mesh, select it.
+/// The policies that apply to an instance with these labels, and the default of its namespace. These are the policies
+/// of the mesh, and those of its namespace that select its labels or are attached to its workload or to a service on
+/// it. If only its waypoint may connect to it, that waypoint enforces their Allow policies instead.
 ///
 /// While the mesh is being removed, there are no policies: clients lose their identities, so that policies would
 /// deny all of them.

@@ -1,4 +1,5 @@
-//! Builds a service behind a waypoint: what its clients receive, and which policies the waypoint enforces.
+//! Builds a service behind a waypoint, a proxy that applies the routes and policies of services for all their clients:
+//! what the clients receive, and which policies the waypoint enforces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -113,7 +114,7 @@ fn policy(facts: &Facts, (service, row): (&Service, &ServiceRow)) -> Option<Serv
     })
 }
 
-/// The rate limits of a service.
+/// The rate limits that the waypoint enforces for a service: those of policies that are attached to the service.
 fn limits(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Arc<[RateLimit]> {
     let mut found: Vec<RateLimit> = Vec::new();
     for policy in facts.rate_limits().of_service(name) {

@@ -24,7 +24,8 @@ impl Exemptions {
         was_there
     }
 
-    /// Whether a pod of a namespace, with these labels, may choose this setting itself.
+    /// Whether a pod of a namespace, with these labels, may choose this setting itself. Only the first
+    /// [`MAX_EXEMPTIONS`] exemptions of a namespace count.
     pub(super) fn exempt(
         &self,
         namespace: &str,

@@ -60,7 +60,7 @@ impl<R: PolicyRow> AttachedPolicies<R> {
         keys.filter_map(|key| self.rows.get(key))
     }
 
-    /// A policy.
+    /// The policy with this key.
     pub(crate) fn get(&self, key: &ObjectKey) -> Option<&R> {
         self.rows.get(key)
     }

@@ -17,7 +17,7 @@ fn cluster() -> Index {
     index
 }
 
-/// Inserts objects. Workloads are turned into pods.
+/// Inserts objects. Workloads are turned into pods; `shared` is whether these use their node's network.
 fn put_pods(index: &mut Index, text: &str, shared: bool) {
     put_as(index, text, &PodHost { addresses: vec![ip(NODE)], shared, served: false });
 }
