@@ -41,8 +41,8 @@ impl MeshModel {
             );
             return Ok(answer);
         };
-        // The host is an alias of a name outside. If a service represents that name, the alias nevertheless leads
-        // to the name's real addresses.
+        // If the question's host is an alias, `host` differs from it. Services that represent names outside of the mesh
+        // are then not considered, because the alias leads to the name's real addresses.
         let found = match self.dns_of_leno_up && host == question.host && sender.meshed {
             true => self.host_or_outside(&host, &sender.namespace, &mut answer.notes),
             false => self.host(&host, &sender.namespace),

@@ -1,9 +1,9 @@
 //! Predicts the effect of documents, before or after they are applied. This crate does no I/O.
 //!
-//! [`MeshModel::explain`] explains what happens to one request of one workload: which service, route, rule,
-//! filters and backends with endpoints it gets, and why no other match applies. [`analyze`] finds mistakes in
-//! documents: invalid references, matches that no request reaches, routes and grants without effect; each with its
-//! position, reason and remedy. [`MeshModel::access`] lists which clients may reach a workload, and
+//! [`MeshModel::explain`] explains what happens to one request of one workload: which service, route, rule, filters and
+//! backends with endpoints it gets, what the servers' policies decide, and why no other match applies. [`analyze`]
+//! finds mistakes in documents: invalid references, matches that no request reaches, routes and grants without effect;
+//! each with its position, reason and remedy. [`MeshModel::access`] lists which clients may reach a workload, and
 //! [`MeshModel::check`] decides about one request as the workload's proxy would.
 //!
 //! This crate does not implement the decisions again. It feeds the objects to [`leno_index::Index`], as the
@@ -13,8 +13,9 @@
 //! authz`, and `leno up` for its warnings.
 //!
 //! ```text
-//! objects ─► Index ─► services with routes ─► RouteTable ─┬─ explain(Question) ─► Explanation
-//!        └───────────────────────────────────────────────┴─ analyze ─► Finding, Finding, ...
+//! objects ─► Index ─┬─ services with routes ─► RouteTable, StreamTable ─► explain(ExplainQuestion) ─► Explanation
+//!                   ├─ server policies ─► AuthorizationTable ─► access, check ─► WorkloadAccess, AuthorizationCheck
+//!                   └─ all of these ─► analyze ─► Finding, Finding, ...
 //! ```
 
 mod analyze;

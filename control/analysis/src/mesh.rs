@@ -21,6 +21,7 @@ pub struct MeshModel {
     /// The owners of instances, if the caller provided them. Without them, an instance's owner is its `Workload`.
     pub(crate) owners: HashMap<InstanceName, Owner>,
     pub(crate) settings: MeshSettings,
+    /// Whether instances can reach addresses outside of the mesh.
     pub(crate) way_out: OutsideReach,
     /// Whether the names of `leno up`'s DNS apply. There, a name outside of the mesh that a service represents
     /// resolves to the service's VIPs.

@@ -66,6 +66,7 @@ pub struct AuthorityReconciler {
     secrets: Api<Secret>,
     namespace: String,
     authority: Arc<Authority>,
+    /// Whether this replica signs with the state in the Secret; for metrics.
     current: Arc<AtomicBool>,
     /// The state in the Secret; `None` if its content is not a valid authority.
     found: Reflection<(), Option<AuthorityState>>,
@@ -86,6 +87,7 @@ struct Stored {
 /// they observe it.
 pub struct AuthorityStore {
     secrets: Api<Secret>,
+    /// How errors name the Secret, in place of a path.
     place: PathBuf,
     stored: watch::Receiver<Option<Stored>>,
 }
@@ -145,7 +147,8 @@ pub async fn authority(
     }
 }
 
-/// Tries once to create the Secret; `None` if another replica has created it first.
+/// Tries once to read the Secret, or to create it if it does not exist. `None` if another replica has created it
+/// meanwhile.
 async fn attempt(
     secrets: &Api<Secret>,
     namespace: &str,
@@ -267,7 +270,7 @@ impl AuthorityStore {
         }
     }
 
-    /// Whether someone edited the certificate and key that are kept for earlier releases. That has no effect.
+    /// Whether the certificate and key that are kept for earlier releases were edited. The edit has no effect.
     #[must_use]
     pub fn has_ignored_edit(&self) -> bool {
         self.stored.borrow().as_ref().is_some_and(|stored| stored.edited)

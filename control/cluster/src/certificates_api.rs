@@ -6,8 +6,8 @@ use leno_kube::api::{ApiResource, GroupVersionKind};
 use leno_kube::{Client, Error, is_status};
 use tokio::time::sleep;
 
-/// The signer's name. A client with the right to sign for it may issue certificates, and one with the right to
-/// attest for it may publish roots.
+/// The signer's name. In RBAC, the verb `sign` on it is the right to issue certificates, and `attest` the right to
+/// publish roots.
 pub(crate) const SIGNER: &str = "leno.dev/identity";
 
 const GROUP: &str = "certificates.k8s.io";

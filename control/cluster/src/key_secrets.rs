@@ -240,7 +240,8 @@ impl Counts {
     }
 }
 
-/// The Secrets that get slots. The first Secret of each namespace comes before the second Secret of any.
+/// The Secrets that are followed if policies name more than the bounds permit. The first Secret of each namespace comes
+/// before the second Secret of any.
 fn with_places(named: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all: Vec<(usize, &ObjectKey)> = Vec::new();

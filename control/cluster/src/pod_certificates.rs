@@ -7,9 +7,9 @@
 //!                 └───── later ────────────┴ the API server does not respond
 //! ```
 //! The API server has verified that a request is signed with its own key, and its admission ensures that a kubelet
-//! requests only for pods of its own node. The signer nevertheless reads the objects. So neither an outdated
-//! request nor a request of another client gets the identity of a pod that does not exist as the request describes
-//! it.
+//! requests only for pods of its own node. Nothing is signed without the admission policy that permits only kubelets to
+//! request. The signer nevertheless reads the objects. So neither an outdated request nor a request of another client
+//! gets the identity of a pod that does not exist as the request describes it.
 //!
 //! A denial is final, because a kubelet does not repeat a denied request. So the signer denies only a request that
 //! can never become valid. It tries all others again until Kubernetes removes them, a quarter of an hour after
@@ -85,8 +85,10 @@ pub struct PodCertificateSigner {
     issued: AtomicU64,
     denied: AtomicU64,
     failed: AtomicU64,
+    /// How many times a request was read that has no key which this API server keeps. It gets no answer.
     keyless: AtomicU64,
     waiting: AtomicU64,
+    /// How many requests have found no room in the queue since all were last listed.
     left_out: AtomicU64,
     /// 1 if the admission policy existed when it was last checked.
     guarded: AtomicU64,
@@ -149,7 +151,8 @@ impl PodCertificateSigner {
         }
     }
 
-    /// Creates a signer that signs with this authority. `None` if signing is disabled.
+    /// Creates a signer that signs with this authority. `is_wanted` is whether signing is enabled; otherwise
+    /// [`run`](Self::run) does nothing.
     #[must_use]
     pub fn new(
         client: Client,
@@ -401,8 +404,7 @@ impl Observed<'_> {
 impl Reconciler for Observed<'_> {
     type Observation = WatchReport<DynamicObject>;
 
-    /// A round takes as long as its requests do. With this pause, no kubelet waits for the next round for more
-    /// than a second.
+    /// Shorter than by default, because a round takes as long as its requests, and kubelets wait for the answers.
     const PAUSE: Duration = Duration::from_millis(50);
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {

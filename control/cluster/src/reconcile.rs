@@ -1,9 +1,9 @@
 //! Runs the controllers of this crate. Each watches objects and writes after changes, at a bounded rate.
 //!
 //! ```text
-//!  watches ──► observe ──► is_due? ── GATHER ──► reconcile ── PAUSE ──┐
-//!     ▲                                                               │
-//!     └───────────────────────────────────────────────────────────────┘
+//!  watches ──► observe ──► is_due? ── GATHER, not_before ──► reconcile ── PAUSE, or RETRY after a failure ──┐
+//!     ▲                                                                                                     │
+//!     └─────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub(crate) trait Reconciler: Send {
     /// How long to wait for further changes before writing. A namespace and its objects often arrive at the same
     /// time.
     const GATHER: Duration = Duration::from_millis(20);
-    /// The shortest time between two rounds. If another client keeps changing an object, the controller restores
-    /// it at this rate.
+    /// The shortest time between two rounds, which are calls of [`reconcile`](Self::reconcile). If another client keeps
+    /// changing an object, the controller restores it at this rate.
     const PAUSE: Duration = Duration::from_secs(1);
     /// The shortest time to the next round after one in which a write has failed.
     const RETRY: Duration = Duration::from_secs(3);

@@ -4,7 +4,7 @@
 //! ```text
 //!  replica ── annotation of its own pod: ReplicaTrust ──┐
 //!  replica ── the same ─────────────────────────────────┼──► Replicas ──► the leader goes on, or not
-//!  operator ── ConfigMap leno-identity: Request ────────┘
+//!  operator ── ConfigMap leno-identity: OperatorRequest ┘
 //! ```
 //! Replicas exchange nothing else. A client that may write these objects in the control plane's namespace can
 //! control a rotation.

@@ -71,7 +71,8 @@ impl TrustBundleReconciler {
         Self { client, authority, is_wanted, published, written, failed }
     }
 
-    /// Whether pods that mount the object get the authority's current roots; false if this is not known.
+    /// Whether pods that mount the object get the authority's current roots. False if this is not known; true if no pod
+    /// mounts it, because it is not wanted or the API server does not serve the kind.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match &*self.published() {

@@ -22,7 +22,7 @@ pub const POLICIES_CONDITION: &str = "leno.dev/PoliciesEnforced";
 /// The annotation of the replica's pod that lists policies that are not enforced. Its value is made by
 /// [`unenforced_annotation`].
 pub const UNENFORCED_ANNOTATION: &str = "leno.dev/unenforced-policies";
-/// How many workloads are named. Others are only counted.
+/// How many workloads the condition names. Others are only counted.
 const NAMED: usize = 16;
 /// Longest annotation, in bytes. It is bounded because every client that reads pods receives it. About 150
 /// policies fit. Policies that do not fit are left out, so their status does not mention older proxies.

@@ -69,6 +69,7 @@ pub struct WaypointReconciler {
     hashes: RandomState,
     written: AtomicU64,
     failed: AtomicU64,
+    /// How many reports were about Gateways beyond [`MOST`].
     beyond: AtomicU64,
 }
 

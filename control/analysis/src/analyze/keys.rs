@@ -21,8 +21,8 @@ pub(super) fn keys(
         if permitted.as_ref().is_some_and(|permitted| permitted.contains(&origin)) {
             continue;
         }
-        // Without that Namespace this is only a warning: the files may be meant for a cluster, where an
-        // administrator manages it.
+        // If the control plane's Namespace is not among the objects, this is only a warning: the files may be meant for
+        // a cluster, where an administrator manages that Namespace.
         let severity = if permitted.is_some() { Severity::Error } else { Severity::Warning };
         let reason = format!(
             "the control plane is not permitted to fetch keys from {origin}, so no token of {:?} \

@@ -404,7 +404,7 @@ fn table(
     }
 }
 
-/// Finds connection routes, or host names in them, that another route already has.
+/// Finds TCPRoutes and TLSRoutes, or host names in them, that get no connection because another route has them.
 fn stream(
     findings: &mut Findings<'_>,
     told: &mut BTreeSet<(usize, String)>,

@@ -133,8 +133,8 @@ impl MeshModel {
         }
     }
 
-    /// A name similar to `host`, else one of another namespace: short for a service of the client's namespace, with the
-    /// namespace for others.
+    /// A service to suggest: one with a name similar to `host`, or else one of the same name in another namespace.
+    /// Services of the client's namespace are suggested by their short names, others with their namespace.
     fn like(&self, host: &str, client: &str) -> Option<String> {
         let short = host.strip_suffix(DOMAIN).or_else(|| host.strip_suffix("svc"));
         let host = short.and_then(|short| short.strip_suffix('.')).unwrap_or(host);
