@@ -30,7 +30,7 @@ pub enum Unanswerable {
     Ambiguous {
         /// The name in the question.
         wanted: String,
-        /// The namespaces.
+        /// The namespaces that have such a workload.
         namespaces: Vec<String>,
     },
     /// Several objects of the namespace have this name.

@@ -288,7 +288,7 @@ pub(crate) enum Task {
     Observe(Observe),
 }
 
-/// The configuration from the flags.
+/// The configuration that follows from all flags together, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) source: MeshSource,
@@ -300,7 +300,7 @@ pub(crate) struct Config {
     /// The Workload API of another authority, such as SPIRE, from which further trust bundles come.
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     pub(crate) federate: Vec<Federation>,
-    /// The file with further authorities for HTTPS servers.
+    /// The PEM file with authorities for HTTPS servers, in addition to those of the machine.
     pub(crate) web_authorities: Option<PathBuf>,
     /// The bundle endpoint of the own trust domain.
     pub(crate) bundle_endpoint: Option<BundleEndpoint>,
@@ -323,7 +323,7 @@ pub(crate) struct BundleEndpoint {
     pub(crate) refresh: Duration,
 }
 
-/// The source of objects, authority and tokens.
+/// Where objects, the certificate authority and tokens come from.
 #[derive(Clone, Debug)]
 pub(crate) enum MeshSource {
     /// On this machine.
@@ -332,13 +332,17 @@ pub(crate) enum MeshSource {
     Cluster(ClusterSettings),
 }
 
-/// The files of one machine.
+/// The files of a mesh on one machine, without a cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSettings {
     pub(crate) documents: Vec<PathBuf>,
+    /// The directory with the state of the certificate authority.
     pub(crate) ca_dir: PathBuf,
+    /// The directory with the tokens of instances.
     pub(crate) tokens: PathBuf,
+    /// The file to which the roots for verifying the control plane are written.
     pub(crate) roots_file: Option<PathBuf>,
+    /// The Unix socket on which the SPIFFE Workload API is served.
     pub(crate) workload_api: Option<PathBuf>,
 }
 
@@ -354,11 +358,11 @@ pub(crate) struct ClusterSettings {
     pub(crate) trust_bundle: bool,
     /// Whether the control plane signs the certificates that kubelets request for pods.
     pub(crate) pod_certificates: bool,
-    /// Whether Gateways become waypoints.
+    /// Whether the leader creates a waypoint, a shared proxy, for each Gateway of the class `leno-waypoint`.
     pub(crate) waypoints: bool,
     /// Shortest duration of a phase of a root rotation.
     pub(crate) phase_hold: Duration,
-    /// The settings of proxies in pods.
+    /// The settings of the proxies that the webhook adds to pods.
     pub(crate) proxies: Box<Proxies>,
 }
 
@@ -425,7 +429,7 @@ impl Config {
     }
 }
 
-/// The settings of proxies in pods.
+/// The settings of the proxies that the webhook adds to pods.
 fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
     let proxies = Proxies {
         image: flags.proxy_image.clone(),

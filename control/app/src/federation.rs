@@ -93,7 +93,7 @@ pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
     of_api.map(|one| one.domain.clone()).collect()
 }
 
-/// Whether the store may contain a bundle under this name.
+/// Whether a bundle may be stored under this name: that of a trust domain, with the ending `.json`.
 pub(crate) fn is_document(name: &str) -> bool {
     name.strip_suffix(".json").is_some_and(|domain| TrustDomain::new(domain).is_ok())
 }

@@ -30,7 +30,7 @@ pub(crate) struct Plane {
     /// Append the lines that `/ready?verbose` adds to `/ready`.
     pub(crate) details: Vec<Render>,
     pub(crate) webhook: Option<WebhookServer>,
-    /// The parts for rotating the authority of a cluster.
+    /// The parts for rotating the authority of a cluster; `None` outside of a cluster.
     pub(crate) rotation: Option<ClusterParts>,
     /// The store that keeps other trust domains' bundles for the next start.
     pub(crate) bundles: DocumentStore,

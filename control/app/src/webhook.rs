@@ -76,7 +76,8 @@ struct ReviewLane {
     large: Semaphore,
 }
 
-/// Counts the results of one kind of review.
+/// Counts the results of one kind of review. `changed` are allowed with a patch, `busy` were rejected because too many
+/// waited already, and `failed` have no answer for another reason.
 #[derive(Debug, Default)]
 struct Counts {
     changed: AtomicU64,
@@ -95,7 +96,7 @@ pub(crate) struct ProvenPaths {
     pub(crate) validate: String,
 }
 
-/// The kinds of reviews.
+/// The kinds of reviews. Each has its own bounds and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReviewKind {
     /// Adds the proxy to a pod, for the API server.

@@ -50,7 +50,9 @@ pub struct TokenReviewer {
     api: Api<TokenReview>,
     audience: String,
     trust_domain: TrustDomain,
+    /// Limits the simultaneous reviews of tokens that the cluster has signed, or that cannot be checked here.
     turns: Semaphore,
+    /// Limits the simultaneous reviews of tokens that name an unknown key.
     turns_of_unknown: Semaphore,
     keys: ClusterKeys,
     cache: Mutex<ReviewCache>,
@@ -58,7 +60,8 @@ pub struct TokenReviewer {
     counts: Counts,
 }
 
-/// Counts reviews by their result.
+/// Counts checks of tokens by their result. `accepted`, `refused` and `failed` are results of reviews; `refused` also
+/// counts tokens whose claims already rule them out. For `cached` and `unsigned`, no review was needed.
 #[derive(Debug, Default)]
 struct Counts {
     accepted: AtomicU64,

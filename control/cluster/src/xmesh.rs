@@ -59,7 +59,7 @@ const MOST: usize = 32;
 /// Does nothing if the kind is not installed.
 pub struct XMeshReconciler {
     client: Client,
-    /// A text that identifies this mesh.
+    /// The release and the namespace of this mesh, as text for the condition `Accepted`.
     instance: String,
     written: AtomicU64,
     failed: AtomicU64,

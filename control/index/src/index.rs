@@ -49,7 +49,7 @@ pub enum ObjectWriters {
 /// yet take additional memory.
 const BUILT_AT_ONCE: usize = 512;
 
-/// The control plane's tables.
+/// The facts about all objects, and the values that are built from them.
 #[derive(Clone, Debug)]
 pub struct Index {
     pub(crate) facts: Facts,
@@ -74,7 +74,7 @@ impl Index {
         self.is_preloaded = true;
     }
 
-    /// Applies one change.
+    /// Applies one change. Returns the names whose values differ now.
     pub fn apply(&mut self, change: ObjectChange) -> ChangedNames {
         self.apply_all(vec![change])
     }

@@ -89,7 +89,7 @@ pub(crate) struct EndpointRow {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct InstanceRow {
     pub(crate) addresses: Vec<IpAddr>,
-    /// Whether it has a sidecar.
+    /// Whether it has its own proxy, such as a sidecar.
     pub(crate) meshed: bool,
     /// The mode that a pod without a sidecar sets, which may make a node proxy serve it.
     pub(crate) mode: Option<PodMode>,

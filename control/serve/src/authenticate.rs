@@ -85,7 +85,7 @@ pub enum AuthenticationError {
     Broken(#[source] Arc<dyn Error + Send + Sync>),
 }
 
-/// Verifies tokens with a directory.
+/// Verifies the tokens of a local mesh, which are in a directory.
 #[derive(Clone, Debug)]
 pub struct LocalTokens(Arc<TokenStore>);
 

@@ -66,7 +66,7 @@ pub(crate) struct EncodedResource {
     pub(crate) bytes: leno_wire::Bytes,
 }
 
-/// The encodings of one resource.
+/// The encodings of one resource: of a service, those of its parts; of anything else, that of the last value.
 #[derive(Debug)]
 enum Versions {
     Service(ServiceVersions),

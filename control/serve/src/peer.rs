@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPeer {
     pub(crate) address: SocketAddr,
-    /// The client's certificate; `None` before the client has its first one.
+    /// The certificate that the client has shown; `None` if it has shown none, for example to request its first one.
     pub(crate) certificate: Option<PeerCertificate>,
 }
 

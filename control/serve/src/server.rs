@@ -73,7 +73,7 @@ pub struct ServerSettings {
 /// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] io::Error),
     /// TLS cannot be set up.

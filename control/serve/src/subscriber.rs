@@ -42,7 +42,7 @@ pub(crate) struct Subscriber {
     reconnect_due: bool,
     /// Whether the proxy waits for the answer to a request, and not just for changes.
     urgent: bool,
-    /// When the first of the changes was received that were not sent yet.
+    /// When the oldest change was received that was not sent yet.
     since: Option<Instant>,
 }
 
@@ -195,8 +195,8 @@ impl Subscriber {
         self.urgent
     }
 
-    /// When the first of the changes was received that were sent since the last call. `None` while something is
-    /// left to send.
+    /// When the oldest of the changes was received that were sent since the last call. `None` while something is left
+    /// to send.
     pub(crate) fn sent_since(&mut self) -> Option<Instant> {
         if self.is_dirty() { None } else { self.since.take() }
     }

@@ -1,4 +1,4 @@
-//! Finds grants that no reference uses.
+//! Finds ReferenceGrants that no reference uses.
 
 use leno_resources::gateway::{BackendObject, BackendRef, ReferenceGrant, RouteFilter};
 use leno_resources::{Object, ObjectKey};

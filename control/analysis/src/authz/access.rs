@@ -25,9 +25,9 @@ pub struct WorkloadAccess {
     pub workload: String,
     /// Whether it has a proxy, which enforces policies.
     pub enforced: bool,
-    /// The mTLS mode.
+    /// The mTLS mode, by which its proxy accepts or refuses plaintext.
     pub mtls: &'static str,
-    /// The default of authorization.
+    /// Which clients may connect to ports for which there is no `Allow` policy.
     pub default: &'static str,
     /// The policies that select it.
     pub policies: Vec<PolicySummary>,
@@ -63,7 +63,7 @@ pub struct ClientAccess {
     pub policy: Option<String>,
     /// The policies that decide about a part of the requests.
     pub policies_of_requests: Vec<String>,
-    /// The reason.
+    /// Why the client has this access, in words.
     pub reason: String,
     /// How the access changes when the client's certificate gets older.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -73,11 +73,11 @@ pub struct ClientAccess {
 /// A change of a client's access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AccessChange {
-    /// The workload.
+    /// `<namespace>/<name>` of the workload that the client calls.
     pub workload: String,
-    /// Its access before the change; `None` if there was no such client or port.
+    /// The client's access before the change; `None` if there was no such client or port.
     pub before: Option<ClientAccess>,
-    /// Its access after the change; `None` if there is no such client or port any more.
+    /// The client's access after the change; `None` if there is no such client or port any more.
     pub after: Option<ClientAccess>,
 }
 

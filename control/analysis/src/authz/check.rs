@@ -46,7 +46,7 @@ pub struct AuthorizationCheck {
     pub workload: String,
     /// The workload's port.
     pub port: u16,
-    /// The decision.
+    /// The decision of the workload's policies.
     pub answer: AuthorizationAnswer,
 }
 
@@ -59,7 +59,7 @@ pub struct AuthorizationAnswer {
     pub permitted: bool,
     /// The policy that decides, if one does.
     pub policy: Option<String>,
-    /// The reason.
+    /// Why the request is permitted or denied, in words.
     pub reason: String,
     /// Every policy of the workload.
     pub policies: Vec<PolicyVerdict>,

@@ -39,7 +39,7 @@ pub struct RecordedRequest {
     pub port: u16,
     /// The method; empty for an opaque connection.
     pub method: String,
-    /// The authority.
+    /// The authority of the request (`Host` or `:authority`).
     pub host: String,
     /// The path as it was sent, without its query.
     pub path: String,

@@ -16,7 +16,7 @@ use crate::sender::Sender;
 pub struct Explanation {
     /// The workload that sends it.
     pub client: ClientAnswer,
-    /// The method.
+    /// The method of the request.
     pub method: String,
     /// The host and port as the client names them.
     pub authority: String,
@@ -26,7 +26,7 @@ pub struct Explanation {
     pub destination: DestinationAnswer,
     /// The rule that the request follows; `None` if it follows no route.
     pub rule: Option<RuleAnswer>,
-    /// The result.
+    /// Whether the request is forwarded, answered by the mesh, or fails.
     pub outcome: OutcomeAnswer,
     /// The backends that the request can go to, each with its share of such requests.
     pub backends: Vec<BackendAnswer>,
@@ -49,7 +49,7 @@ pub struct Explanation {
 pub struct ClientAnswer {
     /// The namespace, which decides which routes apply.
     pub namespace: String,
-    /// The workload.
+    /// The name of the workload, or of the object that owns it, such as a Deployment.
     pub workload: String,
     /// Whether it has a proxy.
     pub meshed: bool,
@@ -107,7 +107,7 @@ pub struct BackendAnswer {
     /// `<namespace>/<name>` of a service or, if the client calls its address directly, of a
     /// workload.
     pub service: String,
-    /// The port.
+    /// The port of the service or workload.
     pub port: u16,
     /// Its share of such requests, 0 to 1.
     pub share: f64,

@@ -1,4 +1,4 @@
-//! Determines how connection routes handle a connection.
+//! Determines how TCPRoutes and TLSRoutes handle a connection.
 
 use leno_policy::{StreamDecision, StreamTable, TableRule};
 use leno_types::routes::{RouteKind, RouteTarget};

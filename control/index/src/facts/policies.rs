@@ -17,7 +17,7 @@ pub(crate) struct AttachedPolicies<R> {
     objects: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
-/// A row of a policy.
+/// A row of a policy that is attached to objects.
 pub(crate) trait PolicyRow {
     /// The targets to which the policy is attached.
     fn targets(&self) -> &[TargetRow];

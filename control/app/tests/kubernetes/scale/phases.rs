@@ -180,7 +180,7 @@ pub(crate) async fn rollout(
     clients.are_connected();
 }
 
-/// Restarts the API server.
+/// Restarts the API server. Counts what the controller reads again, and asserts that no proxy loses its stream.
 pub(crate) async fn outage(
     bed: &mut TestApiServer,
     replica: &Replica,

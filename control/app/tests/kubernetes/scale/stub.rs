@@ -29,7 +29,7 @@ use tonic::{Code, Status, Streaming};
 use super::phases::PATIENCE;
 use crate::wire;
 
-/// Requests that wait to be sent.
+/// How many requests may wait to be sent.
 const REQUESTS: usize = 16;
 /// The wait before another try to connect.
 const RETRY: Duration = Duration::from_millis(250);
