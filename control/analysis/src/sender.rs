@@ -120,6 +120,7 @@ enum SenderScope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sender {
     pub(crate) namespace: String,
+    /// The name of the workload, or of the object that owns the instance, such as a Deployment.
     pub(crate) workload: String,
     /// The instance, if one is known.
     pub(crate) instance: Option<InstanceName>,

@@ -317,7 +317,7 @@ pub(crate) struct Config {
 #[derive(Clone, Debug)]
 pub(crate) struct BundleEndpoint {
     pub(crate) address: SocketAddr,
-    /// The directory of its certificate; `None` for the control plane's own certificate.
+    /// The directory of the endpoint's certificate; `None` for the control plane's own certificate.
     pub(crate) certificate: Option<PathBuf>,
     /// The interval at which other trust domains should fetch the bundle.
     pub(crate) refresh: Duration,

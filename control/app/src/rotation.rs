@@ -37,6 +37,7 @@ const SETTLE: Duration = Duration::from_secs(15);
 
 /// Changes the authority of a single machine.
 pub(crate) struct Rotation {
+    /// The authority and its report, which also show the progress of proxies.
     shown: Arc<RotationReport>,
     store: AuthorityDirectory,
     /// The file with the roots for verifying the control plane, if this process writes it.

@@ -19,6 +19,7 @@ const GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionObjects {
     stored: Mutex<StoredObjects>,
+    /// Wakes reviews that wait for an object.
     changed: Notify,
 }
 

@@ -39,6 +39,7 @@ struct WorkloadBundlesFollower {
     authority: Arc<Authority>,
     /// Other trust domains whose bundles the stream must also contain.
     federated: Vec<TrustDomain>,
+    /// Whether the first bundles are in use.
     known: watch::Sender<bool>,
 }
 

@@ -49,6 +49,7 @@ type Documents = BTreeMap<String, String>;
 /// Keeps fetched documents in Secrets.
 pub struct FetchedReconciler {
     secrets: Api<Secret>,
+    /// The Secret with key sets, and the one with trust bundles.
     all: [FetchedSecret; 2],
     written: AtomicU64,
     failed: AtomicU64,
@@ -56,6 +57,7 @@ pub struct FetchedReconciler {
 
 struct FetchedSecret {
     name: &'static str,
+    /// The stored and the wanted documents, shared with the code that fetches them.
     documents: SharedDocuments,
     /// How many documents are stored, and for how many there is no room. Both are 0 while this replica does not
     /// lead.

@@ -44,6 +44,7 @@ pub struct KeySecrets {
     policies: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     followed: BTreeMap<ObjectKey, FollowedSecret>,
     counts: Arc<Counts>,
+    /// The channel in which the tasks of the watches report.
     answers: (mpsc::Sender<SecretAnswer>, mpsc::Receiver<SecretAnswer>),
 }
 

@@ -123,9 +123,9 @@ impl From<Error> for Refusal {
 }
 
 impl PodCertificateSigner {
-    /// Whether pods may use a volume with such a certificate. For that, the API server must serve the kinds, and
-    /// an admission policy must permit only kubelets to request certificates. Right after an installation this may
-    /// wait some seconds for the policy.
+    /// Whether pods may use a volume with a certificate that the kubelet requests. For that, the API server must
+    /// serve the kinds, and an admission policy must permit only kubelets to request certificates. Right after an
+    /// installation this may wait some seconds for the policy.
     ///
     /// # Errors
     /// If the API server does not respond, or does not permit reading the admission policy.

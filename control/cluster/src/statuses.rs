@@ -290,6 +290,7 @@ impl StatusReconciler {
 struct Observed<'a> {
     own: &'a StatusReconciler,
     state: &'a PlaneState,
+    /// Which statuses have to be computed; `None` if there is nothing to do.
     which: Option<JudgedKinds>,
     /// What each replica reports, by the name of its pod.
     replicas: Reflection<String, BTreeMap<String, OlderProxies>>,

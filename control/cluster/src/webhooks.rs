@@ -1,5 +1,5 @@
-//! Keeps the roots in the webhooks' configurations up to date, while this replica leads. The API server verifies
-//! the webhooks' certificates with these roots.
+//! Keeps the roots and the secret paths in the webhooks' configurations up to date, while this replica leads. The
+//! API server verifies the webhooks' certificate with these roots, and proves its identity by calling these paths.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
@@ -201,7 +201,7 @@ fn as_json(object: &impl Serialize) -> Value {
     serde_json::to_value(object).expect("an object of Kubernetes is JSON")
 }
 
-/// The patch that gives the webhooks in a configuration these roots and this path; `None` if they have both. The
+/// The patch that gives the webhooks in a configuration these roots and this path; `None` if all have both. The
 /// patch selects entries of the list by their names, and changes nothing else in them.
 fn patch(found: &Value, bundle: &str, path: &str) -> Option<Value> {
     let hooks = found["webhooks"].as_array()?;

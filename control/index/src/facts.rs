@@ -73,7 +73,9 @@ struct NamespaceRow {
     authorization: Option<DefaultAuthorization>,
     paths: Option<PathReading>,
     mode: NamespaceMode,
+    /// The protocol in which proxies connect to those of its pods that a ztunnel serves.
     wire: Option<WireForm>,
+    /// The waypoint of its services that set none themselves.
     waypoint: Option<Box<WaypointUse>>,
 }
 

@@ -33,6 +33,7 @@ pub(crate) struct ServiceRow {
     pub(crate) ports: Vec<ServicePortRow>,
     /// The name of which an `ExternalName` service is an alias.
     pub(crate) external_name: Option<Arc<str>>,
+    /// Which endpoints clients prefer.
     pub(crate) distribution: Distribution,
     /// Whether a client keeps its endpoint (`sessionAffinity: ClientIP`).
     pub(crate) keeps_clients: bool,
@@ -45,6 +46,7 @@ pub(crate) struct ServicePortRow {
     pub(crate) number: u16,
     pub(crate) name: Arc<str>,
     pub(crate) target: TargetPort,
+    /// The declared protocol; `None` if the service declares none.
     pub(crate) protocol: Option<Protocol>,
 }
 
@@ -70,6 +72,7 @@ pub(crate) struct SlicePortRow {
     pub(crate) name: String,
     /// The number of the port; `None` for the service's target port.
     pub(crate) number: Option<u16>,
+    /// The declared protocol; `None` if the slice declares none.
     pub(crate) protocol: Option<Protocol>,
 }
 
@@ -108,6 +111,7 @@ pub(crate) struct InstanceRow {
     pub(crate) labels: Arc<BTreeMap<String, String>>,
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
+    /// The zone and node in which it runs.
     pub(crate) place: Topology,
     /// Whether it is terminating.
     pub(crate) ending: bool,

@@ -40,6 +40,7 @@ pub(crate) struct DiscoveryService {
     recogniser: Recogniser,
     places: StreamSlots,
     stop: watch::Receiver<bool>,
+    /// How long streams last, plus or minus a quarter.
     age: Duration,
 }
 
@@ -52,6 +53,7 @@ struct Stream {
     instance: InstanceName,
     requests: Streaming<DeltaDiscoveryRequest>,
     mailbox: Arc<Mailbox>,
+    /// The number of the last response.
     nonce: u64,
     pacing: Pacing,
     /// When the proxy will be asked to reconnect, and later when the stream ends.

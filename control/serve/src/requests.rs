@@ -47,6 +47,7 @@ pub(crate) struct RequestBudget(Arc<Mutex<OpenRequests>>);
 /// The large messages that are incomplete, by age.
 #[derive(Debug, Default)]
 struct OpenRequests {
+    /// The number of the next message. A lower number means an older message.
     next: u64,
     messages: BTreeMap<u64, Message>,
 }

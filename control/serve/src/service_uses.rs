@@ -26,7 +26,9 @@ pub(crate) struct ServiceUses(Mutex<HashMap<Identity, HashMap<ServiceName, Servi
 
 #[derive(Debug)]
 struct ServiceUse {
+    /// How many open streams use the service.
     streams: usize,
+    /// When a stream last began or ended its use.
     last: Instant,
 }
 

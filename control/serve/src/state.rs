@@ -90,8 +90,8 @@ impl PlaneState {
         if self.metrics.cached_resources.get() > 0 {
             self.forget_unneeded(&index, &changed);
         }
-        // A service may change only for clients of a namespace that has its own routes for it. Then the index does
-        // not report the service's addresses as changed, so they are added here.
+        // If a service has changed only for the clients of one namespace, which has its own routes for it, the index
+        // does not report the addresses of the service as changed. So they are added here.
         for service in changed.services.iter().filter_map(|name| index.service(name)) {
             changed.addresses.extend(&service.vips);
         }

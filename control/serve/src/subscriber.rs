@@ -84,11 +84,15 @@ fn answer_absent(gone: &mut BTreeSet<String>, name: String) -> bool {
 
 #[derive(Default)]
 struct Policy {
+    /// Whether the first request of this type was handled.
     begun: bool,
+    /// Whether the proxy is subscribed.
     asked: bool,
+    /// The version that the proxy has.
     held: Option<Arc<str>>,
     /// Whether the proxy was informed that its workload has no policy.
     absent: bool,
+    /// Whether the present policy has to be compared with that version.
     due: bool,
     /// Whether the proxy supports authorization policies.
     authorizes: bool,
@@ -100,7 +104,9 @@ struct Policy {
 
 /// The subscription to the trust bundle, which is the same for all streams.
 struct TrustSubscription {
+    /// Whether the proxy is subscribed.
     asked: bool,
+    /// Whether the present bundle has to be compared with the version in `held`.
     due: bool,
     /// The version of the bundle that was sent.
     held: Option<Arc<str>>,

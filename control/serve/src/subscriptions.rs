@@ -34,10 +34,13 @@ pub(crate) struct Subscriptions(Mutex<SubscriptionTable>);
 
 #[derive(Debug, Default)]
 struct SubscriptionTable {
+    /// The mailboxes of the streams that are subscribed to each subject.
     subjects: HashMap<Subject, Vec<Arc<Mailbox>>>,
     /// The number of subscriptions of each namespace's streams.
     by_namespace: HashMap<Arc<str>, usize>,
+    /// The number of all subscriptions to subjects.
     count: usize,
+    /// The mailboxes of the streams that are subscribed to the policy of each workload.
     policies: HashMap<InstanceName, Vec<Arc<Mailbox>>>,
     trust: Vec<Arc<Mailbox>>,
 }

@@ -47,6 +47,7 @@ pub struct ServerCredentials {
     lifetime: Duration,
     /// The DNS names in the certificate. If there are none, the certificate has the control plane's identity.
     names: Vec<String>,
+    /// The certificate with its key, and when it expires.
     current: RwLock<(Arc<CertifiedKey>, SystemTime)>,
 }
 

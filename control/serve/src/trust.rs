@@ -57,6 +57,7 @@ pub struct ProxyTrust {
 pub(crate) struct PublishedTrust {
     pub(crate) version: Arc<str>,
     pub(crate) resource: Bytes,
+    /// What a proxy reports that uses this bundle.
     in_use: TrustInUse,
 }
 
@@ -69,6 +70,7 @@ struct Records {
     next: u64,
     /// The reports by stream. A proxy that reconnects has two streams for a moment.
     open: BTreeMap<u64, (InstanceName, Option<TrustInUse>)>,
+    /// The last report of each proxy without a stream, and when its stream ended.
     departed: HashMap<InstanceName, (Option<TrustInUse>, Instant)>,
 }
 

@@ -74,6 +74,7 @@ impl Mistake {
 /// Collects the findings about some documents.
 pub(super) struct Findings<'d> {
     pub(super) documents: &'d Documents,
+    /// The position of each object among the documents.
     positions: HashMap<ObjectKey, usize>,
     /// The findings, each with the position of its document, by which they are sorted.
     found: Vec<(usize, Finding)>,

@@ -20,6 +20,7 @@ struct DeclaredRoute<'d> {
     key: ObjectKey,
     kind: RouteKind,
     parents: &'d [ParentRef],
+    /// Whether it names hosts that have no effect in a mesh.
     hostnames: bool,
     rules: Vec<DeclaredRule<'d>>,
 }

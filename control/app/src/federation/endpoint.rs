@@ -42,6 +42,7 @@ const MAX_NAME: usize = 253;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BundleLocation {
     url: String,
+    /// The SPIFFE ID by which the server is verified; `None` if it is verified by its name.
     server: Option<EndpointId>,
 }
 
@@ -122,6 +123,7 @@ impl BundleLocation {
 pub(super) struct BundleFollower {
     domain: TrustDomain,
     endpoint: BundleEndpoint,
+    /// The SPIFFE ID by which the server is verified; `None` if it is verified by its name, with `authorities`.
     server: Option<EndpointId>,
     authority: Arc<Authority>,
     authorities: Arc<WebAuthorities>,

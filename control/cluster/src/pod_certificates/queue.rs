@@ -20,6 +20,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct RequestQueue {
     nodes: BTreeMap<String, BTreeMap<RequestKey, QueuedRequest>>,
+    /// How many requests are in `nodes`.
     waiting: usize,
     left_out: usize,
     /// The node that was served last. The next round begins with the node after it.
@@ -29,6 +30,7 @@ pub(super) struct RequestQueue {
 struct QueuedRequest {
     request: PendingRequest,
     attempts: u32,
+    /// The earliest time of the next attempt.
     due: Instant,
 }
 

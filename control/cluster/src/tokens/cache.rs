@@ -35,6 +35,7 @@ impl TokenDigest {
 /// The cached results.
 #[derive(Debug, Default)]
 pub(super) struct ReviewCache {
+    /// Each result with the time until which it is valid.
     results: HashMap<TokenDigest, (Reviewed, Instant)>,
 }
 

@@ -50,6 +50,7 @@ pub(super) struct ClusterKeys {
 #[derive(Default)]
 struct KeysRead {
     keys: Vec<VerifyingKey>,
+    /// When the keys were last read, even if that failed.
     last: Option<Instant>,
 }
 

@@ -315,7 +315,8 @@ fn enforced(
     service.routes.iter().map(check).collect()
 }
 
-/// Whether a rule of a policy names ports. The ports of the same rule mean other requests for each service.
+/// Whether a rule of a policy names ports of workloads, or the policy does not exist. For each service, such a rule
+/// means other requests, because different ports of the services lead to those ports.
 fn names_ports(facts: &Facts, policy: &AuthorizationPolicy) -> bool {
     let PolicySource { namespace, name, .. } = &policy.source;
     let (namespace, name) = (namespace.to_string(), name.to_string());
@@ -341,8 +342,8 @@ fn is_alike(facts: &Facts, policy: &ServerPolicy, (from, to): (&[u16], u16)) -> 
         && from.iter().all(|port| limits(*port) == limits(to))
 }
 
-/// Whether `policy` permits no request that the service `to` of the waypoint would deny. The waypoint connects to
-/// `to` directly, and applies only the policies of the service to which the request was sent.
+/// Whether `policy` denies all requests that the policies of `to`, another service of the same waypoint, deny. The
+/// waypoint connects to `to` directly, and applies only the policies of the service to which the request was sent.
 fn has_policies_of(facts: &Facts, policy: &ServerPolicy, to: &ServiceName) -> bool {
     let Some(row) = facts.service(to) else { return true };
     let (own, known) = (authorization(facts, to, row), &policy.authorization);

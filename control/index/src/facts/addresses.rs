@@ -312,8 +312,8 @@ impl Facts {
     }
 }
 
-/// Whether no endpoint may have this address: it is the client's own machine, or a service for machines only, such
-/// as a metadata server, or an IPv6 address that leads to such an IPv4 address.
+/// Whether no endpoint may have this address: a loopback, link-local, multicast or broadcast address, one of 0.0.0.0/8,
+/// that of a metadata server of a cloud, or an IPv6 address that embeds such an IPv4 address.
 #[must_use]
 pub fn is_reserved(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();

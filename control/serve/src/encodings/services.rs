@@ -35,6 +35,7 @@ pub(super) struct ServiceVersions {
 /// A service without its endpoints.
 #[derive(Debug)]
 struct BareService {
+    /// The value from the index. It is kept so that its pointer identifies this entry.
     service: Arc<Service>,
     version: String,
     bytes: Bytes,
@@ -43,6 +44,7 @@ struct BareService {
 /// The newest endpoints of a service, and the steps that have led to them.
 #[derive(Debug)]
 struct EndpointsLog {
+    /// The service with the newest endpoints.
     service: Arc<Service>,
     version: String,
     /// All endpoints, encoded.
