@@ -91,7 +91,8 @@ impl Index {
     }
 
     /// Whether clients receive this traffic policy with a service. A policy for a route is sent to all clients that
-    /// receive the route. Clients in the namespace of the policy always do, so the answer is that for them.
+    /// receive the route. Clients in the policy's own namespace always receive the route, so it is enough to look up
+    /// what they receive.
     #[must_use]
     pub fn sends(&self, namespace: &str, target: &PolicyTarget, source: &PolicySource) -> bool {
         let services: Vec<ServiceName> = match row(target, namespace) {

@@ -179,8 +179,8 @@ fn requests(policy: &AuthorizationPolicy) -> impl Iterator<Item = (String, &Requ
     })
 }
 
-/// The identity, or prefix of identities, in this rule if it is in the mesh's trust domain and matches none of
-/// these service accounts.
+/// Returns the identity, or the prefix of identities, that a pattern requires, if no workload can have it: it is in
+/// the mesh's trust domain, and none of the workloads' service accounts matches. Prefixes match whole path segments.
 fn unmatched<'p>(
     pattern: &'p SegmentSpec,
     domain: &str,
@@ -206,8 +206,9 @@ fn unmatched<'p>(
     (!is_matched).then_some(wanted)
 }
 
-/// Finds rules for clients of the mesh itself that do not exist. If the documents contain no workloads, this
-/// cannot be known.
+/// Finds service accounts, namespaces and identities of the mesh's own trust domain in rules that no workload has.
+/// If the documents contain no workloads, nothing is reported, because they are then meant for a cluster whose
+/// workloads are not known.
 fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &AuthorizationPolicy) {
     let accounts: BTreeSet<(&str, &str)> = mesh
         .workloads()

@@ -405,7 +405,8 @@ fn table(
     }
 }
 
-/// Finds TCPRoutes and TLSRoutes, or host names in them, that get no connection because another route has them.
+/// Reports a TCPRoute or TLSRoute, or one host name of a TLSRoute, that gets no connection because another route takes
+/// precedence. `told` contains what was reported already, because the same may be found at several ports.
 fn stream(
     findings: &mut Findings<'_>,
     told: &mut BTreeSet<(usize, String)>,
