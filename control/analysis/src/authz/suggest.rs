@@ -69,11 +69,12 @@ pub struct Suggestion {
     pub denied: Vec<(RecordedRequest, String)>,
     /// Requests of clients without an identity, which the suggested policy does not permit.
     pub in_clear: Vec<RecordedRequest>,
-    /// How many requests the proxies did not record.
+    /// How many requests the proxies did not record because their records were full.
     pub not_kept: u64,
 }
 
-/// The requests of a client on one port: its methods and their paths. `None` for opaque connections.
+/// The requests of one client: the paths for each port and method. The method is `None`, without paths, for opaque
+/// connections.
 type PortRequests = BTreeMap<(u16, Option<String>), BTreeSet<String>>;
 
 impl MeshModel {
