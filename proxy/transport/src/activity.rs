@@ -1,4 +1,5 @@
-//! The requests and relays that one worker has in progress, and whether the worker is draining.
+//! Counts the requests and relays that one worker has in progress, and says when the worker's clients should
+//! disconnect.
 #![expect(clippy::arithmetic_side_effects, reason = "a count of what is in progress")]
 
 use std::cell::Cell;
@@ -7,26 +8,29 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// When clients should leave, an idle connection gets this much time for one more request, with whose response it is
-/// closed. If the proxy closed it just when the client sends a request, the client would not know whether the request
-/// was received. Most connections in use carry a request within this time, and applications that wait before they end
-/// wait longer.
+/// How long an idle HTTP/1 or HTTP/2 connection stays open after its client should leave. A request that arrives
+/// meanwhile is still answered, and the connection is closed with the response. If the proxy closed an idle connection
+/// at once, a client that sends a request at that moment could not know whether the request was received. Most
+/// connections in use carry a request within one second.
 pub const IDLE_GRACE: Duration = Duration::from_secs(1);
-/// The pause between draining one connection and the next, if there is time for it. Each client connects again, which
-/// costs a handshake, and streams that continue wait for the CPU meanwhile.
+/// The pause between draining one connection and the next. Each client connects again, which costs a handshake, and
+/// handshakes at the same moment would delay streams that continue.
 const APART: Duration = Duration::from_millis(1);
 
 /// Counts requests and relays in progress. The inbound and the outbound side of a worker share one `Activity`.
 #[derive(Debug, Default)]
 pub struct Activity {
     busy: Cell<usize>,
+    /// Set for good by [`Self::drain`].
     draining: Cell<bool>,
+    /// Set and unset by [`Self::close`].
     closing: Cell<bool>,
     began: Notify,
-    /// Over how many pauses of [`APART`] the connections are spread. If there are more connections, several drain at
-    /// the same time.
+    /// The time for a drain in units of [`APART`]: connections are told in that many groups. 0, which is also the value
+    /// after [`Self::close`], tells all at once.
     turns: Cell<u32>,
-    /// How many connections have already got their turn.
+    /// How many connections have been told to leave. This number modulo `turns` is the number of pauses that the next
+    /// one waits.
     told: Cell<u32>,
 }
 
@@ -47,16 +51,17 @@ impl Activity {
         self.busy.get()
     }
 
-    /// From now on, HTTP/1 connections are closed after their next response, and HTTP/2 clients get a GOAWAY, one after
-    /// the other within this time. This cannot be undone.
+    /// From now on, HTTP/1 connections are closed after their next response, and HTTP/2 clients get a GOAWAY.
+    /// Connections that wait in [`Self::drained`] are told one after the other, the last one before `within` is over.
+    /// This cannot be undone.
     pub fn drain(&self, within: Duration) {
         self.turns.set(u32::try_from(within.as_millis() / APART.as_millis()).unwrap_or(u32::MAX));
         self.draining.set(true);
         self.began.notify_waiters();
     }
 
-    /// Starts or stops a drain of a worker that continues to serve: its clients should connect again, and may then
-    /// reach another process.
+    /// Starts or stops a drain of a worker that continues to serve: while `closing` is set, clients are told to connect
+    /// again, and may then reach another process. All are told at once.
     pub fn close(&self, closing: bool) {
         if closing && !self.closing.replace(closing) {
             self.began.notify_waiters();
@@ -64,7 +69,8 @@ impl Activity {
         self.closing.set(closing);
     }
 
-    /// Waits until the client of this connection should leave.
+    /// Waits until the client of this connection should leave: its turn in a drain, or at once if a drain has already
+    /// begun.
     pub async fn drained(&self) {
         // Created before the check, so that no later notification is missed.
         let began = self.began.notified();
@@ -73,13 +79,14 @@ impl Activity {
             let turn = self.told.replace(self.told.get().wrapping_add(1));
             let wait = APART * turn.checked_rem(self.turns.get()).unwrap_or(0);
             if !wait.is_zero() {
-                // This is boxed, so that the task of each connection does not contain this timer, which few use.
+                // Boxed, because few connections ever use this timer, and the task of each connection would contain it.
                 Box::pin(tokio::time::sleep(wait)).await;
             }
         }
     }
 
-    /// Waits until idle clients should leave, too. This is [`IDLE_GRACE`] after clients in use should leave.
+    /// Waits until an idle connection should be closed: [`IDLE_GRACE`] after [`Self::drained`], if the drain has not
+    /// been stopped meanwhile.
     pub async fn idle_left(&self) {
         loop {
             self.drained().await;

@@ -1,25 +1,27 @@
-//! Limits how many connections a worker has open by direction and client, and chooses which one is closed to make room
-//! for another.
+//! Limits how many connections a worker has open, by direction and by client, and chooses which connection is closed to
+//! make room for another.
 //!
 //! ```text
-//! accepted ──► outbound                      this workload's own
+//! accepted ──► outbound                      opened by the workload's own application
 //!     └──► undecided ─┬──► proven            the client has proven an identity of the mesh
-//!              │      └──► unproven          it has not, and is served all the same
-//!              └──► evicted                  it has shown nothing yet, and others need its place
+//!              │      ├──► unproven          it has proven none, and is served all the same
+//!              │      └──► refused           the limit for what it turned out to be is reached
+//!              └──► evicted                  it was silent so far, and another connection needed its place
 //! ```
-//! Limits, in eighths of all connections:
+//! Limits of a worker that serves both directions, in eighths of all connections ([`Bounds::new`] has those for one
+//! direction):
 //!
 //! ```text
-//!     1          undecided   the oldest of the address that has most makes room for a new one
-//!     4 at most  unproven    3 at most of one address
-//!     6 at most  unproven and outbound together, so that 1 is left for proven clients
-//!     5 at most  unproven and proven together, so that 2 are left for outbound connections;
-//!                with unproven ones 1 of these is left for proven clients
-//!     4 at most  proven, of one identity, which always leaves 1/2 to other ones
+//!     1 at most  undecided, and never more than 1024. A new one evicts the oldest of the address that has most
+//!     4 at most  unproven, 3 of them from one address
+//!     6 at most  unproven and outbound together; the seventh is left for proven clients
+//!     5 at most  unproven and proven together; the other 2 are left for outbound connections.
+//!                A client is not admitted as unproven from 4 on, so that 1 is left for proven clients
+//!     4 at most  proven with the same identity, and fewer if less than 1/2 would be left for other identities
 //! ```
-//! So unproven clients cannot take places from the workload's own connections, nor all places from proven clients. They
-//! can only displace each other. If one proven identity leaks connections, from however many replicas, it cannot keep
-//! out other proven clients, but it can keep out unproven ones.
+//! So unproven clients cannot take places from the workload's own connections, nor all places from proven clients. If
+//! one identity leaks connections, from however many replicas, it cannot keep out other proven clients, but it can keep
+//! out unproven ones.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "counts of open connections, each subtracted once"
@@ -34,10 +36,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use leno_types::Identity;
 use tokio::task::AbortHandle;
 
-/// The number of parts into which connections are divided.
+/// Limits are multiples of this fraction of all connections.
 const EIGHTHS: usize = 8;
-/// How many connections may be undecided. Each takes time when one must make room for another. A handshake within a
-/// data center ends within milliseconds, so few are undecided at a time.
+/// How many connections may be undecided. An eviction searches all of them, which bounds this number. A handshake
+/// within a data center ends within milliseconds, so few are undecided at a time.
 const MAX_UNDECIDED: usize = 1024;
 /// The smallest limit of connections of a worker, so that each eighth has some.
 pub const MIN_CONNECTIONS: usize = 64;
@@ -64,7 +66,8 @@ pub enum Refusal {
     Source,
 }
 
-/// The connections of one worker, and of its guests on the threads of other workloads, if it has any.
+/// The open connections of one worker. Threads of other workloads that serve this workload's connections, too, share
+/// it.
 #[derive(Debug)]
 pub struct Admission {
     bounds: Bounds,
@@ -79,10 +82,12 @@ struct Bounds {
     proven_of_client: usize,
     unproven_and_outbound: usize,
     unproven_and_proven: usize,
-    /// How many places unproven clients leave to proven clients, and how many one client leaves to others. Both numbers
-    /// are parts of the limits above.
+    /// How many places of `unproven_and_proven` remain for proven clients when unproven ones have taken all that they
+    /// may.
     left_to_proven: usize,
+    /// How many places of `unproven_and_proven` and of `decided` one proven client leaves to other proven clients.
     left_to_others: usize,
+    /// All connections except undecided ones.
     decided: usize,
 }
 
@@ -93,7 +98,7 @@ struct Open {
     unproven: usize,
     unproven_of: HashMap<IpAddr, usize>,
     proven_of: HashMap<Arc<ProvenClient>, usize>,
-    /// Undecided connections by age.
+    /// Undecided connections by number, which is by age: the oldest is first.
     undecided: BTreeMap<u64, Undecided>,
     undecided_of: HashMap<IpAddr, usize>,
     next: u64,
@@ -105,8 +110,8 @@ struct Undecided {
     task: Option<AbortHandle>,
 }
 
-/// The identity by which a proven client's connections are counted. If mTLS is disabled, no client can prove an
-/// identity, so the address is used.
+/// By what the connections of a proven client are counted: its identity, or its address if mTLS is disabled and no
+/// client can prove an identity.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum ProvenClient {
     Identity(Identity),
@@ -175,7 +180,7 @@ impl Admission {
         Arc::new(Self { bounds: Bounds::new(total, directions), open: Mutex::default() })
     }
 
-    /// Admits a connection of the workload itself.
+    /// Admits a connection that the workload's own application has opened.
     ///
     /// # Errors
     /// The limit is reached.
@@ -192,8 +197,8 @@ impl Admission {
         Ok(Admitted::new(self, ClientStanding::Outbound, source))
     }
 
-    /// Admits a connection to the workload, whose client is not known yet. Also returns whether another connection was
-    /// ended to make room for it. The task that serves the connection must be [attached](Admitted::attach).
+    /// Admits a connection to the workload as undecided. Also returns whether another connection was ended to make room
+    /// for it. The task that serves the connection must be [attached](Self::attach).
     pub fn inbound(self: &Arc<Self>, source: IpAddr) -> (Admitted, bool) {
         let source = source.to_canonical();
         let mut open = self.open();
@@ -226,7 +231,7 @@ impl Open {
         self.outbound + self.proven + self.unproven
     }
 
-    /// Ends the oldest undecided connection of the address that has most of them.
+    /// Ends the oldest undecided connection of the address that has most of them. Returns whether there was one.
     fn evict(&mut self) -> bool {
         let most = self.undecided_of.values().copied().max();
         let of_most = |one: &Undecided| self.undecided_of.get(&one.source).copied() == most;
@@ -260,7 +265,8 @@ impl Admitted {
         Self { admission, standing, source, client: OnceCell::new() }
     }
 
-    /// The number under which the serving task is attached. `None` for an outbound connection, which is never evicted.
+    /// The number of an undecided connection, for [`Admission::attach`]. `None` for all others, which are never
+    /// evicted.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match self.standing.get() {
@@ -269,10 +275,11 @@ impl Admitted {
         }
     }
 
-    /// Records that the client has proven this identity, or that none is required.
+    /// Records that the client has proven this identity. `None`: mTLS is disabled, and connections are counted by
+    /// address.
     ///
     /// # Errors
-    /// If the limit is reached.
+    /// If the worker's limit or that of this client is reached. The connection then counts as closed.
     pub fn prove(&self, identity: Option<&Identity>) -> Result<(), Refusal> {
         let (bounds, mut open) = (&self.admission.bounds, self.admission.open());
         self.leave_undecided(&mut open);
@@ -306,7 +313,8 @@ impl Admitted {
     /// Records that the client is served without a proven identity.
     ///
     /// # Errors
-    /// If the limit of such clients is reached.
+    /// If the limit of such clients, or of such connections from this address, is reached. The connection then counts
+    /// as closed.
     pub fn serve_unproven(&self) -> Result<(), Refusal> {
         let (bounds, mut open) = (&self.admission.bounds, self.admission.open());
         self.leave_undecided(&mut open);
@@ -335,7 +343,7 @@ impl Admitted {
 }
 
 impl Admission {
-    /// Attaches the task that serves an undecided connection, so that the task can be ended in favour of another
+    /// Attaches the task that serves an undecided connection, so that the task can be aborted in favour of another
     /// connection. Must be called before the task runs.
     pub fn attach(&self, number: u64, task: AbortHandle) {
         match self.open().undecided.get_mut(&number) {

@@ -1,10 +1,11 @@
 //! The memory that buffers may use. There is one budget for each workload, and each worker charges it separately.
 //!
 //! ```text
+//! ```text
 //!             granted in pieces of GRANT, by an atomic
 //!   budget ──────────────────────────────────────────► quota of a worker ◄── charge, credit
-//!     │ ▲                                               (cells of its thread)
-//!     │ └─ pool, of several workloads of one process: for all bytes beyond the budget's own part
+//!     │ ▲                                               (thread-local, without atomics)
+//!     │ └─ pool, shared by several workloads of one process: grants beyond the budget's own part come from it
 //!     ├─ up to three quarters: new work may begin
 //!     └─ above, up to the whole: for work in progress, whose buffers stay small
 //! ```
@@ -14,9 +15,8 @@
 //! the pool plus the owned parts, and a workload that takes the whole pool leaves the owned parts of the others.
 //!
 //! Memory is charged while it is held: a buffer while it contains bytes, a connection while it is open. A charge never
-//! fails, because work that has begun must be able to end. The sum stays within the budget because nothing new begins
-//! ([`admits`]) and nothing grows ([`is_short`]) while it is short. The smallest buffers of a connection are charged in
-//! advance.
+//! fails, because work that has begun must be able to end. Instead, while the budget is short, no work begins
+//! ([`admits`]) and no buffer grows ([`is_short`]). The smallest buffers of a connection are charged when it is opened.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "grants are within the budget, and a worker gives back no more than it was granted"
@@ -58,12 +58,14 @@ struct PoolState {
     taken: AtomicUsize,
 }
 
-/// The part of the budget that one thread holds.
+/// The part of the budget that one thread holds, and how much of it the thread uses.
 struct Account {
     shared: Cell<Option<&'static BudgetState>>,
+    /// How many bytes are charged to this thread.
     used: Cell<usize>,
+    /// How many bytes were granted to this thread. `used` may exceed it only if the budget had no more.
     quota: Cell<usize>,
-    /// Whether the last grant exceeded the part that new work may use.
+    /// Whether the last grant left only memory that is reserved for work in progress.
     strained: Cell<bool>,
 }
 
@@ -86,8 +88,8 @@ impl Budget {
         Self::of(bytes.max(MIN_BUDGET), usize::MAX, None)
     }
 
-    /// A budget of `bytes`. `own` of them, at least one grant, are reserved for this workload; the rest is taken from a
-    /// pool. A thread that ends must [`leave`] the budget. It is never freed.
+    /// A budget of `bytes`. `own` of them, at least one grant, are reserved for this workload; the rest is taken from
+    /// `pool`. A thread must [`leave`] such a budget before it ends. The budget is never freed.
     #[must_use]
     pub fn with_pool(bytes: usize, own: usize, pool: Pool) -> Self {
         Self::of(bytes.max(MIN_BUDGET), own.max(GRANT), Some(pool))
@@ -202,8 +204,8 @@ pub fn credit(bytes: usize) {
     ACCOUNT.with(|account| {
         let used = account.used.get().saturating_sub(bytes);
         account.used.set(used);
-        // Two grants must be unused. Otherwise, use that varies around a multiple of a grant would change the quota
-        // each time.
+        // Shrinks only if two grants are unused. If one sufficed, a thread whose use varies around a multiple of a
+        // grant would change the shared counter each time.
         if account.quota.get().saturating_sub(used) >= 2 * GRANT {
             account.shrink();
         }
@@ -219,7 +221,7 @@ pub fn admits() -> bool {
     })
 }
 
-/// Whether buffers should stay small, because new work is already refused.
+/// Whether buffers should stay small, because the remaining memory is reserved for work in progress.
 #[must_use]
 pub fn is_short() -> bool {
     ACCOUNT.with(|account| account.strained.get())
@@ -231,7 +233,7 @@ pub fn charged() -> usize {
     ACCOUNT.with(|account| account.used.get())
 }
 
-/// A charge on the thread that created this value. It ends when the value is dropped.
+/// A charge to the thread that created this value, which must also drop it. The charge ends with the value.
 #[derive(Debug)]
 pub struct Charge(usize);
 
@@ -251,7 +253,7 @@ impl Drop for Charge {
 }
 
 impl Account {
-    /// Asks for enough grants for all bytes above the quota, and for one more.
+    /// Takes as many grants from the budget as cover all bytes above the quota.
     #[cold]
     fn grow(&self) {
         let Some(shared) = self.shared.get() else { return };
@@ -275,7 +277,8 @@ impl Account {
         }
     }
 
-    /// Checks again whether the budget is short.
+    /// Compares with the budget again, in which other threads may have freed memory. Returns whether new work may
+    /// begin.
     #[cold]
     fn relax(&self) -> bool {
         let Some(shared) = self.shared.get() else { return true };
@@ -291,7 +294,7 @@ impl Account {
 }
 
 impl BudgetState {
-    /// Grants up to `wanted` bytes. Returns how many were granted, and how many are granted in all.
+    /// Grants up to `wanted` bytes. Returns how many, and how many bytes all threads now have.
     fn grant(&self, wanted: usize) -> (usize, usize) {
         let mut granted = self.granted.load(Ordering::Relaxed);
         loop {
@@ -318,7 +321,7 @@ impl BudgetState {
         }
     }
 
-    /// Takes `bytes` back. Returns how many are still granted in all.
+    /// Takes `bytes` back. Returns how many bytes all threads still have.
     fn give_back(&self, bytes: usize) -> usize {
         // Relaxed, because nothing else is published with this counter.
         let before = self.granted.fetch_sub(bytes, Ordering::Relaxed);
@@ -329,13 +332,13 @@ impl BudgetState {
         after
     }
 
-    /// How many of the `granted` bytes come from the pool.
+    /// How many bytes come from the pool if `granted` bytes are granted.
     fn beyond(&self, granted: usize) -> usize {
         granted.saturating_sub(self.own)
     }
 
-    /// Whether the remaining memory is reserved for work in progress. While the pool is short, this depends on the
-    /// budget's own part.
+    /// Whether the remaining memory is reserved for work in progress: if three quarters of the budget are granted. If
+    /// the pool is short, three quarters of the budget's own part count instead.
     fn is_short(&self, granted: usize) -> bool {
         granted > self.limit_of_new
             || granted > new_of(self.own) && self.pool.is_some_and(Pool::is_short)

@@ -1,4 +1,4 @@
-//! Relay buffers, taken from a pool of this thread and returned when they are empty.
+//! Relay buffers. Each thread keeps a few free ones in a pool.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -21,15 +21,16 @@ thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Frees unused buffers and pipes. Must be called in a worker without work in progress, so that an idle proxy uses as
-/// little memory as a new one.
+/// Frees the unused buffers and pipes of this thread. A worker calls this when it has no work in progress, so that an
+/// idle proxy uses as little memory as a new one.
 pub fn trim_buffers() {
     FREE.with_borrow_mut(|free| *free = Vec::new());
     crate::relay::trim_pipes();
 }
 
-/// A buffer of [`RELAY_BUFFER`] bytes, of which `start..end` are filled. It returns to the pool when it is dropped. It
-/// is charged to the worker's budget ([`crate::budget`]).
+/// A buffer of [`RELAY_BUFFER`] bytes, of which `start..end` are filled; smaller after [`Self::shrink`] or
+/// [`Self::holding`]. Its memory is charged to the thread's [`crate::budget`], and returns to the pool when it is
+/// dropped.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Box<[u8]>,
@@ -47,7 +48,7 @@ impl Buffer {
         Self { bytes, start: 0, end: 0, charge: Charge::new(RELAY_BUFFER) }
     }
 
-    /// Holds bytes that other code has read, without free space after them.
+    /// A buffer that owns bytes which other code has read. It has no free space.
     #[must_use]
     pub fn holding(bytes: Vec<u8>) -> Self {
         let (end, charge) = (bytes.len(), Charge::new(bytes.len()));
@@ -104,7 +105,7 @@ impl Buffer {
         self.end += n;
     }
 
-    /// Marks `n` bytes as used up.
+    /// Marks the first `n` filled bytes as used up.
     ///
     /// # Panics
     /// If fewer are filled.
@@ -124,12 +125,13 @@ impl Drop for Buffer {
     }
 }
 
-/// Returns a whole buffer to the pool, if the pool has few buffers and memory is not short.
+/// Returns a buffer to the pool if it has the full size, the pool has few buffers and memory is not short. Otherwise
+/// frees it.
 fn give_back(bytes: Box<[u8]>) {
     if bytes.len() != RELAY_BUFFER || budget::is_short() {
         return;
     }
-    // At the end of the thread the pool no longer exists, and the buffer is freed.
+    // While the thread ends, the pool no longer exists, and the buffer is freed.
     let _ended = FREE.try_with(|free| {
         let mut free = free.borrow_mut();
         if free.len() < MAX_FREE {

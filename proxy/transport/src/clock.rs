@@ -1,12 +1,13 @@
 //! The time on which decisions of the inbound and the outbound side are based.
 //!
 //! ```text
-//! poll of a contained task: │ now() reads the clock │ now() gives the same │ ... │
+//! poll of a contained task: │ now() reads the clock │ now() returns the same time │ ... │
 //! anywhere else:            each now() reads the clock
 //! ```
-//! A request causes a dozen decisions that depend on the time, most of them shortly after each other. All decisions
-//! within one poll use the same time, so that the clock need not be read for each. A poll lasts milliseconds at most,
-//! which is less than any timeout here.
+//! A contained task is one that [`spawn_contained`](crate::spawn_contained) has started; all connections are served by
+//! such tasks. A request causes a dozen decisions that depend on the time, most of them within one poll. They use the
+//! same time, so that the clock need not be read for each. A poll lasts milliseconds at most, which is less than any
+//! timeout here.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -42,7 +43,8 @@ pub fn now() -> Instant {
     }
 }
 
-/// Exists during the poll of a contained task.
+/// Exists during the poll of a contained task. `outer` is restored afterwards, because a poll may contain that of
+/// another.
 pub(crate) struct PollTurn {
     outer: Turn,
 }

@@ -14,10 +14,10 @@ use leno_sockets::PROBING;
 /// second time, it is better to try another endpoint.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why no connection was made. No byte has reached the other side, so another endpoint can be tried.
+/// Why no connection was made. No byte of a request has been sent, so another endpoint can be tried.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No socket listens on the address.
+    /// No socket listens on the address, or a firewall resets connections to it.
     #[error("connection to {0} refused")]
     Refused(SocketAddr),
     /// There was no answer in time.
@@ -66,7 +66,7 @@ pub async fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream
     within(address, timeout, connecting).await
 }
 
-/// Like [`connect`], but for any future that connects.
+/// Like [`connect`], but waits for `connecting`, any future that opens a connection to `address`.
 pub(crate) async fn within(
     address: SocketAddr,
     timeout: Duration,
@@ -86,8 +86,8 @@ pub(crate) async fn within(
     }
 }
 
-/// Sets the options of a connection. The kernel sends probes only to other machines, because it knows when a peer on
-/// this machine ends.
+/// Sets the options of a connection. To a loopback address no keep-alive probes are needed: the kernel itself closes
+/// the other end when its process ends.
 fn prepare(tcp: &TcpStream, address: SocketAddr) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     if address.ip().is_loopback() {

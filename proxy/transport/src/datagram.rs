@@ -1,4 +1,5 @@
-//! Reads the original destinations of the workload's datagrams.
+//! Reads where datagrams of the workload's application were meant to go. The capture's kernel programs replace an
+//! original destination by a placeholder address, from which only those programs can find the destination again.
 #![expect(unsafe_code, reason = "no crate in use reads a socket option of a level of our own")]
 
 use std::io;
@@ -13,7 +14,8 @@ use socket2::Socket;
 
 use crate::sockets;
 
-/// Asks the capture's kernel programs for which destinations placeholder addresses stand.
+/// Queries, by a socket option that the capture's kernel programs implement, which destination a placeholder address
+/// stands for.
 #[derive(Debug)]
 pub struct PlaceholderDestinations(Socket);
 
@@ -26,10 +28,11 @@ impl PlaceholderDestinations {
         sockets::udp(false).await.map(Self)
     }
 
-    /// The destination of datagrams to this address.
+    /// The original destination of datagrams that were sent to this placeholder address.
     ///
     /// # Errors
-    /// `NotFound` if the address is not a placeholder; `ENOPROTOOPT` if its destination is not known.
+    /// `NotFound` if the address is not a placeholder. `ENOPROTOOPT` if the kernel programs are absent or do not know
+    /// it.
     pub fn of(&self, placeholder: IpAddr) -> io::Result<SocketAddr> {
         let number = placeholder_number(placeholder).ok_or(io::ErrorKind::NotFound)?;
         let number = libc::c_int::try_from(number).map_err(|_| io::ErrorKind::NotFound)?;

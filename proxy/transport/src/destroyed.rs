@@ -1,12 +1,15 @@
-//! Learns from the kernel which sockets were destroyed with bytes that the program had not read.
+//! Learns from the kernel which sockets of this machine were destroyed with bytes that their process had not read.
 //!
-//! Since Linux 4.2 the kernel announces each TCP socket that it destroys to sockets of sock_diag(7) that have joined a
-//! group. This needs no capability, and each network namespace has groups of its own. A filter in the kernel drops
-//! announcements of sockets without unread bytes, so the proxy is seldom woken.
+//! If an application closes its socket before it has read a request, the proxy's connection to it is reset. The unread
+//! bytes prove that the application has not seen the request, so it may be sent again.
+//!
+//! Since Linux 4.2 the kernel announces each TCP socket that it destroys to the sockets of sock_diag(7) that have
+//! joined a multicast group. This needs no capability, and each network namespace has groups of its own. A filter in
+//! the kernel drops announcements of sockets without unread bytes, so the proxy is seldom woken.
 //!
 //! ```text
-//! close(2) with unread bytes ─► reset ────────────────────────► the proxy's connection breaks ─► takes
-//!                            └► message ─► filter ─► follow() ─► Table, woken: changed ──────────┘
+//! close(2) with unread bytes ─► reset ────────────────────────► the proxy's connection breaks ─► take()
+//!                            └► message ─► filter ─► follow() ─► Table; `changed` is notified ─────┘
 //! ```
 #![expect(unsafe_code, reason = "AsyncFd cannot check that a descriptor stays open")]
 
@@ -32,15 +35,15 @@ const MAX_REMEMBERED: usize = 1024;
 const REMEMBERED: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// A weak reference, because the task that follows the announcements holds the strong one.
+    /// Weak, because the task that reads the announcements owns the value, and it ends with the thread's runtime.
     static DESTROYED: RefCell<Weak<DestroyedSockets>> = const { RefCell::new(Weak::new()) };
     static LOST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The own and the remote address of a socket.
+/// The local and the remote address of a destroyed socket.
 type SocketEnds = (SocketAddr, SocketAddr);
 
-/// The sockets that were recently destroyed with unread bytes.
+/// The sockets that were destroyed recently with unread bytes.
 #[derive(Debug, Default)]
 pub(crate) struct DestroyedSockets {
     table: Mutex<Table>,
@@ -52,7 +55,7 @@ pub(crate) struct DestroyedSockets {
 struct Table {
     /// How many bytes were read from each socket, and when its message arrived.
     sockets: HashMap<SocketEnds, (u64, Instant)>,
-    /// No entry is old enough to be dropped before this time, so a full table need not be searched for each message.
+    /// A full table is not searched for old entries before this time, because none of them will be old enough.
     none_until: Option<Instant>,
 }
 
@@ -76,13 +79,14 @@ pub fn follow_destroyed() -> io::Result<()> {
     Ok(())
 }
 
-/// How often announcements to this thread were lost, because more arrived at once than there was room for.
+/// How many announcements to this thread were lost: how often the kernel had to drop some because the socket's buffer
+/// was full, and how many found the table full.
 #[must_use]
 pub fn lost_announcements() -> u64 {
     LOST.get()
 }
 
-/// The destroyed sockets of the current task's namespace, if they are followed.
+/// The destroyed sockets of the network namespace that the current task serves, if they are followed.
 pub(crate) fn of_task() -> Option<Arc<DestroyedSockets>> {
     match domain::current() {
         Some(domain) => domain.namespace().destroyed.upgrade(),
@@ -122,8 +126,9 @@ impl DestroyedSockets {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// If the socket with these ends was destroyed with unread bytes, after `since`, returns how many bytes the program
-    /// had read from it.
+    /// If the socket with these ends was destroyed with unread bytes at `since` or later, returns how many bytes its
+    /// process had read. Removes the entry in any case. An earlier one belongs to another connection with the same
+    /// ends.
     pub(crate) fn take(&self, ends: SocketEnds, since: Instant) -> Option<u64> {
         let (read, came) = self.table().sockets.remove(&ends)?;
         (came >= since).then_some(read)

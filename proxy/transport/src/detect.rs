@@ -3,11 +3,16 @@
 //! [`judge`] is a pure function; [`Peeked`](crate::Peeked) reads the bytes for it, and [`Waits`] has all time limits.
 //!
 //! ```text
-//! no byte ──► Wait ─┬─ in time ─► bytes ─► Wait ─┬─ clear ───► Http1, Http2, Tls, Opaque
-//!                   └─ late ────► Silent         └─ too late ► Tls or Undecided
+//! client sends first:
+//!   no byte ──► Wait ─┬─ bytes ──► Wait ─┬─ clear ───────────► Http1, Http2, Tls, Opaque
+//!                     │                  ├─ too late ────────► Tls, Undecided, Opaque; the declared version of HTTP
+//!                     │                  └─ end of stream ───► Tls, Opaque; the declared version of HTTP
+//!                     ├─ too late ────────────────────────────► Silent
+//!                     └─ end of stream ───────────────────────► Opaque; Silent if HTTP is declared
+//! server sends first ─────────────────────────────────────────► Http2 if it sends SETTINGS, otherwise Opaque
 //! ```
 //!
-//! A verdict other than [`Verdict::Wait`] does not change when more bytes follow.
+//! A protocol that is clear from the bytes does not change when more bytes follow.
 
 mod protocol;
 mod waits;
@@ -42,7 +47,7 @@ pub struct Opening<'a> {
     pub elapsed: Duration,
 }
 
-/// The protocol that a connection carries.
+/// The protocol that a connection carries, or why it is not clear.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Not clear yet: judge again when more bytes have arrived, or when this time has passed.
@@ -56,9 +61,10 @@ pub enum Verdict {
     Http2,
     /// TLS. `None` if the ClientHello cannot be read or was not complete in time.
     Tls(Option<ClientHello>),
-    /// None of these.
+    /// None of these, or not clear when the client ended its stream.
     Opaque,
-    /// The client sent the beginning of a possible HTTP request, and then nothing within its time.
+    /// The client sent the beginning of a possible HTTP request or of the preface of HTTP/2, and then nothing within
+    /// its time.
     Undecided,
 }
 
@@ -98,7 +104,7 @@ pub fn judge(expected: Protocol, waits: &Waits, opening: Opening<'_>) -> Verdict
 }
 
 impl Opening<'_> {
-    /// The rest of a wait, or the verdict if the wait is over.
+    /// What remains of a wait of `longest`, or the verdict `over` if the wait is over.
     fn wait(&self, longest: Duration, over: impl FnOnce() -> Verdict) -> Verdict {
         let left = longest.saturating_sub(self.elapsed);
         if left.is_zero() { over() } else { Verdict::Wait(left) }

@@ -1,4 +1,5 @@
-//! Queries the kernel about single TCP sockets of this thread's network namespace (sock_diag(7)).
+//! Queries the kernel about single TCP sockets of this thread's network namespace, and parses its announcements of
+//! destroyed sockets (sock_diag(7)).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +31,7 @@ pub(crate) const ROOM: usize = 1024;
 pub(crate) struct DiagSocket {
     /// The state, as numbered in net/tcp_states.h.
     pub(crate) state: u8,
-    /// 0 if no program holds the socket: it was closed, or not accepted yet.
+    /// 0 if no process holds the socket: it was closed, or not accepted yet.
     pub(crate) inode: u32,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Destroyed {
     pub(crate) ends: (SocketAddr, SocketAddr),
     /// The bytes that were received in order. The end of the stream counts as one.
     pub(crate) received: u64,
-    /// How many of these bytes no program has read.
+    /// How many of these bytes no process has read.
     pub(crate) unread: u32,
 }
 
@@ -92,7 +93,7 @@ fn is_of_socket(message: &[u8]) -> bool {
     kind == Some(BY_FAMILY) && message.len() >= HEADER + ANSWER
 }
 
-/// The contents of one of these attributes (`struct nlattr`), which begin at multiples of four bytes.
+/// The contents of the attribute (`struct nlattr`) of type `wanted`. Attributes begin at multiples of four bytes.
 fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(field(attributes, 0)?));
@@ -109,7 +110,7 @@ fn native(message: &[u8], at: usize) -> Option<u32> {
     field(message, at).map(u32::from_ne_bytes)
 }
 
-/// The query for one socket.
+/// The query for the socket with these ends.
 fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let ports = [local.port(), remote.port()].into_iter().flat_map(u16::to_be_bytes);

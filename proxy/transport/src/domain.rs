@@ -1,11 +1,11 @@
-//! Domains: the tasks of a workload that run as a guest on the thread of another workload.
+//! Domains: groups of tasks that serve one workload on the thread of another workload in the same process.
 //!
 //! ```text
-//! thread of client ──┬── its own tasks ─────────────────► sockets of its namespace
-//!                    └── Domain of server ── its tasks ─► sockets that the thread of server lends
+//! thread of workload A ──┬── its own tasks ─────────────► sockets of A's network namespace
+//!                        └── Domain of B ── its tasks ──► sockets of B's namespace, which B's thread lends
 //! ```
-//! A task that is spawned by a task of a domain belongs to the domain, too. So other code need not know on which thread
-//! it runs.
+//! A client in A reaches B in this way without a change of threads. A task that is spawned by a task of a domain
+//! belongs to the domain, too, so other code need not know on which thread it runs.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -24,7 +24,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Domain>>> = const { RefCell::new(None) };
 }
 
-/// The number of the domain that was created last.
+/// The number that the next domain gets.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Tasks of the calling thread that use another network namespace than the thread does.
@@ -64,14 +64,15 @@ impl Domain {
         task
     }
 
-    /// Frees the handles of tasks that have ended. Must be called every few seconds.
+    /// Frees the handles of tasks that have ended. If this is not called every few seconds, the list of handles keeps
+    /// them in memory.
     pub fn sweep(&self) {
         let mut tasks = self.tasks.borrow_mut();
         tasks.retain(|task| !task.is_finished());
         tasks.shrink_to_fit();
     }
 
-    /// Ends all tasks of the domain.
+    /// Aborts all tasks of the domain, and all that are spawned later.
     pub fn end(&self) {
         self.ended.set(true);
         self.tasks.take().iter().for_each(AbortHandle::abort);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! record (type 22, version, length) ─┬─ handshake message (type 1, 24-bit length) ─► extensions
-//! record ────────────────────────────┘  cut anywhere, records and reads alike
+//! record (type 22, version, length) ─┘  the records may split the message anywhere, and each may arrive in parts
 //! ```
 //!
 //! Nothing is decrypted, stored or answered: the bytes are passed on unchanged. RFC 8446 sections 4.1.2 and 5.1, RFC
@@ -39,7 +39,7 @@ pub struct ClientHello {
     protocols: Vec<u8>,
 }
 
-/// Whether a client has begun TLS itself, and the name of the server.
+/// What is known of TLS that a client itself has begun, as opposed to TLS between proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTls {
     /// Whether the client has begun TLS.
@@ -49,7 +49,7 @@ pub struct OwnTls {
 }
 
 impl OwnTls {
-    /// TLS that a client has begun; `hello` is `None` if its ClientHello cannot be read.
+    /// For a client that has begun TLS; `hello` is `None` if its ClientHello cannot be read.
     #[must_use]
     pub fn begun(hello: Option<&ClientHello>) -> Self {
         let name = hello.and_then(ClientHello::server_name);
@@ -69,7 +69,8 @@ pub enum Hello {
 }
 
 impl ClientHello {
-    /// The host that the client names, in lower case: letters, digits, `-`, `_` and dots. `None` if it names no host.
+    /// The host that the client names, in lower case: letters, digits, `-`, `_` and dots. `None` if it names none, or
+    /// one with other characters or with more than 253.
     #[must_use]
     pub fn server_name(&self) -> Option<&str> {
         self.server_name.as_deref()
@@ -95,10 +96,10 @@ impl Hello {
     }
 }
 
-/// The bytes are not a ClientHello.
+/// The bytes are not a ClientHello, or one that is too long.
 struct Malformed;
 
-/// The handshake message without its header; `None` until all of it has arrived.
+/// Joins the records' contents to the handshake message, and removes its header. `None` until all of it has arrived.
 fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
     let mut joined: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     loop {
@@ -184,7 +185,8 @@ fn parse(message: &[u8]) -> Option<ClientHello> {
     Some(hello)
 }
 
-/// The host, if there is exactly one name. The outer `None` means that the extension is malformed.
+/// The host of the extension `server_name`. `Some(None)`: it is not a host name. `None`: the extension is malformed or
+/// has not exactly one name, and the ClientHello is unreadable.
 fn server_name(body: &[u8]) -> Option<Option<Box<str>>> {
     let mut rest = Reader(body);
     let mut names = Reader(rest.vector16()?);
@@ -213,7 +215,7 @@ fn protocols(body: &[u8]) -> Option<Vec<u8>> {
     (rest.0.is_empty() && !list.is_empty()).then(|| list.to_vec())
 }
 
-/// Reads bytes from the front.
+/// Removes values from the front of the bytes. Each method returns `None` if there are too few.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -233,13 +235,13 @@ impl<'a> Reader<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Bytes after their length, which is one byte.
+    /// A byte with the length, and that many bytes; returns the latter.
     fn vector8(&mut self) -> Option<&'a [u8]> {
         let [length] = self.array()?;
         self.take(length.into())
     }
 
-    /// Bytes after their length, which is two bytes.
+    /// Two bytes with the length, and that many bytes; returns the latter.
     fn vector16(&mut self) -> Option<&'a [u8]> {
         let length = self.number16()?;
         self.take(length.into())

@@ -52,8 +52,9 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         self.socket().is_some_and(is_unanswered)
     }
 
-    /// Whether the program at the remote end has closed the connection, so that it does not read any more either. A
-    /// program that has only shut down its sending side has not left.
+    /// Whether the process at the remote end has closed the connection, so that it does not read any more either. A
+    /// process that has only shut down its sending side has not left. If the stream is encrypted, only a reset shows
+    /// that.
     fn presence(&self) -> Presence {
         match (self.plain(), self.socket()) {
             (Some(socket), _) => presence(socket),

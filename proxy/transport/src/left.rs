@@ -13,19 +13,19 @@ use tokio::net::TcpStream;
 
 use crate::diag;
 
-/// The state of the program at the other end of a connection.
+/// Whether the process at the other end of a connection still holds its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// The program has closed the connection, and does not read any more.
+    /// The process has closed the connection, and does not read any more.
     Left,
-    /// The program still has the connection open, although it may send nothing more.
+    /// The process still has the connection open, although it may send nothing more.
     Here,
-    /// The state is unknown, and stays unknown as long as the connection exists: the program is on another machine, or
-    /// the stream does not report it.
+    /// Not known, and will not be known as long as the connection exists: the process is on another machine, or the
+    /// stream does not report it.
     Unknown,
 }
 
-/// The state of the program that opened the connection, from the kernel.
+/// Whether the process that opened the connection still holds its socket, according to the kernel.
 #[must_use]
 pub fn presence(tcp: &TcpStream) -> Presence {
     let (Ok(client), Ok(local)) = (tcp.peer_addr(), tcp.local_addr()) else {

@@ -1,21 +1,23 @@
-//! Sockets of the data plane: listeners, original destinations, protocol detection, and the relay of opaque bytes.
+//! Sockets of the data plane: listeners, original destinations, protocol detection, and the relay of opaque bytes (of a
+//! protocol that the proxy does not parse).
 //!
-//! Everything here belongs to one worker thread with a current-thread runtime. Workers share nothing except in the
-//! kernel. This crate knows no policy: the caller decides where to connect and what to relay.
+//! Most of this belongs to one worker, which is a thread with a current-thread runtime. Threads share only the limits
+//! of connections ([`Admission`]), the memory [`budget`], and what a [`HandedNamespace`] lends. This crate knows no
+//! policy: the caller decides where to connect and what to relay.
 //!
 //! Read first: [`Listener`] (accepts connections), [`original_destination`] (where the client meant to connect),
-//! [`Peeked`] and [`judge`] (to which protocol the first bytes belong) and [`relay`] (moves bytes in both directions,
-//! and ends each side exactly as the other has ended).
+//! [`Peeked`] and [`judge`] (to which protocol the first bytes belong) and [`relay`] (copies bytes in both directions,
+//! and passes on whether a side ended with FIN or with RST).
 //!
 //! ```text
 //! Listener -> original_destination -> Peeked, judge -> relay <- connect
 //! ```
 //!
-//! `leno_sockets` creates the sockets. A thread uses those of its process' network namespace, or those of another
-//! namespace that [`HandedNamespace`] provides.
+//! The crate `leno_sockets` creates the sockets. A thread uses sockets of its process' network namespace, or those of
+//! another namespace that a [`HandedNamespace`] provides.
 //!
-//! [`Io`] is a connection of any kind; TLS streams implement it, too. [`budget`] is the memory budget to which buffers
-//! of this and other crates are charged.
+//! [`Io`] is a connection of any kind; TLS streams implement it, too. Buffers of this and other crates are charged to
+//! the memory [`budget`].
 
 #![cfg_attr(
     not(test),

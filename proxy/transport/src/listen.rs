@@ -33,7 +33,8 @@ const FLAGS_AT: u32 = 13;
 const SYN: u32 = 0x02;
 const ACK: u32 = 0x10;
 
-/// The address families, in the order of the capture's slots.
+/// The address families. The capture, which redirects connections to the proxy, stores the listeners of a worker in
+/// this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// IPv4.
@@ -132,9 +133,9 @@ impl Listener {
         self.finish(&mut serve).await;
     }
 
-    /// Closes the listener if another process listens on the port, too, and should get all new clients. That process
-    /// began to listen after this one, which has `workers` listeners on the port. No handshake reaches this listener at
-    /// the moment when it is closed; the kernel would reset that connection.
+    /// Closes the listener if a newer process listens on the port, too, and should get all new clients. This process
+    /// has `workers` listeners on the port; the kernel is told to pass new handshakes to those after them. So no
+    /// handshake is at this listener when it is closed, whose connection the kernel would reset.
     pub async fn pass_on(self, workers: u16, mut serve: impl FnMut(TcpStream, SocketAddr)) {
         if let Err(error) = steer(&self.inner, workers.into()) {
             tracing::warn!(%error, "connections may be lost that come while a listener is passed on");
@@ -142,7 +143,7 @@ impl Listener {
         self.finish(&mut serve).await;
     }
 
-    /// Serves the connections whose handshake has begun, and then closes the listener.
+    /// Serves the connections whose handshake has begun, for up to [`LAST_HANDSHAKES`], and then closes the listener.
     async fn finish(self, serve: &mut impl FnMut(TcpStream, SocketAddr)) {
         let Some(until) = Instant::now().checked_add(LAST_HANDSHAKES) else { return };
         while let Ok(Ok((stream, client))) = timeout_at(until, self.accept()).await {

@@ -1,9 +1,9 @@
 //! Notices machines that disappear without closing connections, because they have lost power or their network.
 //!
 //! ```text
-//! what is open                     noticed by                                        within
-//! nothing unacknowledged           keep-alive probes of the kernel (`PROBING`)       14 s
-//! bytes sent and unacknowledged    retransmissions, which `is_unanswered` looks at   6.2 s + a look
+//! the connection has               noticed by                                        within
+//! no unacknowledged bytes          keep-alive probes of the kernel (`PROBING`)       14 s
+//! unacknowledged bytes             retransmissions, counted by `is_unanswered`       6.2 s + time to next check
 //! ```
 //!
 //! `TCP_USER_TIMEOUT` is not used, because it also ends connections to a live peer that does not read for so long (a
@@ -18,8 +18,8 @@ use std::time::Duration;
 use nix::libc;
 use tokio::net::TcpStream;
 
-/// If no byte arrives for this long although the proxy waits for some, the connection is examined. Together with
-/// [`RETRANSMISSIONS`], a lost machine is noticed within 11 s.
+/// If no byte arrives for this long although the proxy waits for some, [`is_unanswered`] is called. A lost machine is
+/// noticed within 11 s: 6.2 s until there are enough [`RETRANSMISSIONS`], and up to this time until the next call.
 pub const SILENCE: Duration = Duration::from_secs(4);
 
 /// If there are this many retransmissions in a row without an acknowledgement, the machine is lost. With a short

@@ -1,4 +1,4 @@
-//! The addresses of this network namespace.
+//! The IP addresses of the interfaces in this network namespace.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -9,13 +9,13 @@ use leno_types::canonical;
 
 use crate::sockets;
 
-/// The age at which [`LocalAddresses::refresh`] reads the list again. A workload gets its addresses before its proxy
-/// starts. A later address is noticed with the first connection after this time. Until then the inbound side detects
-/// loops.
+/// The age at which [`LocalAddresses::refresh`] reads the list again. A workload usually has its addresses before its
+/// proxy starts. An address that is added later is not noticed for up to this time. A connection to it may meanwhile be
+/// sent back to this proxy, whose inbound side detects such loops.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// The addresses of this namespace. They are read from the kernel when connections are opened, at most once every five
-/// seconds, and not for each request.
+/// The addresses of the interfaces in this namespace. They are read from the kernel when connections are opened, at
+/// most once every five seconds, and not for each request.
 #[derive(Debug, Default)]
 pub struct LocalAddresses {
     addresses: RefCell<Vec<IpAddr>>,
@@ -59,7 +59,7 @@ impl LocalAddresses {
 /// The addresses of the interfaces of this thread's network namespace.
 ///
 /// # Errors
-/// The system's reason.
+/// The error of getifaddrs(3).
 pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     sockets::addresses().map_or_else(leno_sockets::interface_addresses, Ok)
 }

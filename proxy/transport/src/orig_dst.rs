@@ -31,8 +31,8 @@ pub fn original_destination(tcp: &TcpStream, listener_port: u16) -> io::Result<O
         .ok_or_else(|| not_captured(local))
 }
 
-/// As [`original_destination`], for a listener to which connections are redirected. This function needs one system
-/// call less.
+/// Like [`original_destination`], for a listener that gets its connections by netfilter's REDIRECT. Such a connection
+/// costs one system call less, because `SO_ORIGINAL_DST` is queried first.
 ///
 /// # Errors
 /// The errors of [`original_destination`].
@@ -44,7 +44,7 @@ pub fn redirected_destination(tcp: &TcpStream, listener: SocketAddr) -> io::Resu
     }
 }
 
-/// The answer to `SO_ORIGINAL_DST`, if there is one.
+/// The answer to `SO_ORIGINAL_DST`. `None` if the kernel has none for this connection.
 fn recorded(tcp: &TcpStream, is_ipv4: bool) -> io::Result<Option<SocketAddr>> {
     let socket = SockRef::from(tcp);
     match if is_ipv4 { socket.original_dst_v4() } else { socket.original_dst_v6() } {

@@ -15,10 +15,10 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// The longest burst. A client may open as many connections at once as its rate permits in this time.
+/// The longest burst. A client may open as many connections at once as its rate permits in this time, and one more.
 const BURST: Duration = Duration::from_secs(1);
-/// How long a connection may wait. All connections that arrive within this time can wait, each with a descriptor and a
-/// small buffer.
+/// How long a connection may wait. This bounds how many wait at the same time, each with a descriptor and a small
+/// buffer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How many client addresses have a rate of their own. Further addresses share one rate.
 const MAX_SOURCES: usize = 1024;
@@ -63,7 +63,7 @@ impl Pace {
         }
     }
 
-    /// Whether the state is the same as if there had been no connection.
+    /// Whether no earlier connection delays the next one, so that the state need not be stored.
     fn is_idle(&self, now: Instant) -> bool {
         self.next.is_none_or(|next| next <= now)
     }
@@ -74,7 +74,7 @@ impl Pace {
 pub struct Paces {
     new: Pace,
     sources: HashMap<IpAddr, Pace>,
-    /// The rate that further addresses share.
+    /// The rate that all addresses beyond the first [`MAX_SOURCES`] share.
     others: Pace,
 }
 

@@ -1,10 +1,12 @@
-//! Connections of a proxy to itself, from its inbound side to its outbound side, over loopback.
+//! Connections of a waypoint's proxy to itself, over loopback: its inbound side, which has accepted a client's
+//! connection, hands the connection on to its outbound side, which routes it.
 //!
 //! ```text
-//!  inbound: connect(10.96.0.7:80) ─► bind 127.x.y.z:p, note it ─► 127.0.0.1:listener ─► outbound: destination(127.x.y.z:p)
+//!  inbound:  connect(10.96.0.7:80) ─► bind 127.15.n.1:port, store it ─┐
+//!                                                    127.0.0.1:listener ─► outbound: destination(127.15.n.1:port)
 //! ```
-//! The destination is known only to the proxy that has noted the client's address, so other programs cannot use the
-//! listener.
+//! Only the inbound side can enter a source address and its destination into the table. So a connection of another
+//! process to this listener has no destination, and is refused.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,32 +19,33 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::connect::{CONNECT_TIMEOUT, ConnectError, within};
 use crate::listen::Listener;
 
-/// How many connections may be being opened at a time: as many as the listener's queue takes.
+/// How many connections may be opened at the same time: as many as the listener's queue takes.
 const MAX_UNDER_WAY: usize = 4096;
-/// How many loopback addresses connections use in turn as their source. Each address has about 28,000 ports, and a
-/// closed connection occupies one for a minute.
+/// How many loopback addresses connections use in turn as their source. Each address has about 28,000 ports, and a port
+/// is occupied for a minute after its connection is closed.
 const SOURCES: u8 = 200;
 
 thread_local! {
     static REFUSED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How many connections of this thread to itself were refused because too many were being made.
+/// How many of this thread's connections to itself were refused because [`MAX_UNDER_WAY`] were already being opened.
 #[must_use]
 pub fn refused_passages() -> u64 {
     REFUSED.get()
 }
 
-/// The way on which one worker connects to itself.
+/// Connects the inbound side of one worker to its outbound side.
 #[derive(Debug)]
 pub struct Passage {
     listener: SocketAddr,
-    /// The destination of each connection that has not been accepted yet, by the client's address.
+    /// The destination of each connection that has not been accepted yet, by the address that it is made from.
     under_way: RefCell<HashMap<SocketAddr, SocketAddr>>,
+    /// The third byte of the source address that was used last.
     last: Cell<u8>,
 }
 
-/// Removes the entry of a connection that could not be opened.
+/// When it is dropped, removes the entry of a connection that could not be opened. `None` once it is open.
 struct UnderWay<'a>(&'a Passage, Option<SocketAddr>);
 
 impl Drop for UnderWay<'_> {
@@ -54,7 +57,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Passage {
-    /// Returns the passage, and the listener whose connections have their target in [`destination`](Self::destination).
+    /// Returns the passage and its listener. For each accepted connection, [`Self::destination`] returns where it
+    /// should go.
     ///
     /// # Errors
     /// If loopback cannot be listened on.
@@ -65,7 +69,7 @@ impl Passage {
         Ok((Rc::new(passage), listener))
     }
 
-    /// Connects to the worker's own listener, on the way to `destination`.
+    /// Opens a connection to the worker's own listener, for which [`Self::destination`] will return `destination`.
     ///
     /// # Errors
     /// [`ConnectError`], which names `destination`.
@@ -97,8 +101,8 @@ impl Passage {
         Ok((socket, UnderWay(self, Some(client))))
     }
 
-    /// The destination of an accepted connection, which is found by its client's address. `None` if this proxy has not
-    /// opened the connection.
+    /// Where an accepted connection should go, by its client's address. Removes the entry, so each is returned once.
+    /// `None` if this proxy has not opened the connection.
     pub fn destination(&self, client: SocketAddr) -> Option<SocketAddr> {
         self.under_way.borrow_mut().remove(&client)
     }

@@ -31,7 +31,7 @@ pub struct Peeked<S> {
     bytes: Vec<u8>,
     /// Whether the other end has ended its stream.
     ended: bool,
-    /// Whether the kernel was already asked if the client is still there, after the client ended its stream.
+    /// Whether the kernel was already queried if the client still has its socket, after the client ended its stream.
     stays: bool,
     /// When the first byte, or the end, was read.
     spoke_at: Option<Instant>,
@@ -90,7 +90,7 @@ impl<S: Io> Peeked<S> {
                 return Poll::Ready(error);
             }
         }
-        // The kernel is asked only once, when the client ends its stream. If the client still holds the connection
+        // The kernel is queried only once, when the client ends its stream. If the client still holds the connection
         // then, it waits for a response and is served.
         if self.ended
             && self.bytes.is_empty()
@@ -160,7 +160,7 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
             };
             match judge(expected, waits, opening) {
                 Verdict::Wait(left) => {
-                    // If the time has passed, the next verdict takes that into account.
+                    // If the time has passed, `judge` is called once more and takes that into account.
                     timeout(left, self.peek()).await.unwrap_or(Ok(0))?;
                 }
                 verdict => return Ok(verdict),

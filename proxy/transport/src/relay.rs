@@ -1,4 +1,5 @@
-//! Moves bytes between two connections in both directions, and ends each side as the other has ended.
+//! Copies bytes between two connections in both directions, and passes on how each side ends: an end as an end, a reset
+//! as a reset.
 //!
 //! ```text
 //!   a ──read──► buffer or pipe ──write──► b      one Direction

@@ -1,10 +1,11 @@
-//! Where the sockets of this thread come from: the process' own network namespace, or the namespace of a workload,
-//! through its broker (`leno_handover`).
+//! Creates the sockets of this thread: in the process' own network namespace, or in that of a workload. In the latter
+//! case they come from the workload's broker, a small process in the workload's namespace that creates sockets and
+//! sends their descriptors (`leno_handover`).
 //!
 //! ```text
 //! thread of a workload ── tcp(), udp(), ... ─────► stock ◄── batches ── broker in the workload's namespace
-//!            ▲                                     └── below LOW: wants more, before any connection waits
-//!            └── lends some to tasks of its workload on the threads of others (crate::domain)
+//!            ▲                                     └── below LOW: requests more, before any connection waits
+//!            └── lends some to tasks of its workload on the threads of other workloads (crate::domain)
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -34,7 +35,8 @@ const STOCK: usize = 16;
 /// some 100 us, arrives before the rest is used.
 const LOW: usize = STOCK / 2;
 
-/// How many requests for sockets from other threads may wait at a thread, and how many errands for other threads.
+/// How many requests for sockets may wait at the thread that lends them, and how many [`Errand`]s may wait at a
+/// [`Host`].
 const WAITING: usize = 16;
 
 thread_local! {
@@ -45,10 +47,10 @@ thread_local! {
 /// an entry for each address of each workload of the process.
 static SERVED_HERE: LazyLock<Mutex<HashMap<IpAddr, Vec<Host>>>> = LazyLock::new(Mutex::default);
 
-/// The number that the last of these threads got.
+/// The number that the next of these threads gets.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Whether workloads of this process use the network between them.
+/// Whether workloads of this process use the network between them, and not each other's threads.
 static OVER_THE_NETWORK: AtomicBool = AtomicBool::new(false);
 
 /// The sockets of another namespace, as its broker has handed them over. Takes effect once a thread
@@ -122,12 +124,13 @@ struct SocketKind {
 
 #[derive(Debug, Default)]
 struct Stock {
+    /// The oldest is used first.
     sockets: RefCell<VecDeque<OwnedFd>>,
     /// Whether more sockets were requested and have not arrived yet.
     wanted: Cell<bool>,
-    /// Why the last answer had fewer sockets than requested.
+    /// Why the last answer had fewer sockets than requested, until it is returned to one user of the stock.
     errno: Cell<Option<i32>>,
-    /// Whether the kernel dropped all sockets of the last answer.
+    /// Whether the last answer arrived without sockets, because this process had no free descriptors for them.
     lost: Cell<bool>,
     arrived: Notify,
 }
@@ -188,7 +191,7 @@ impl HandedNamespace {
         }
         serve_here(&namespace.known.addresses, &Host { number: host, errands: Some(errands) });
         NAMESPACE.set(Some(Rc::clone(&namespace)));
-        // These tasks also end with the runtime.
+        // These tasks end with the runtime.
         let lender = Rc::clone(&namespace);
         spawn_local(async move {
             while let Some((kind, borrower)) = loans.recv().await {
@@ -245,8 +248,9 @@ pub fn serve_over_the_network() {
     OVER_THE_NETWORK.store(true, Ordering::Relaxed);
 }
 
-/// The thread that serves the workload with this address. `None` if it is the calling thread, or if it accepts no more
-/// errands.
+/// The thread that serves the workload with this address, and was added last if there are several. `None` if that is
+/// the calling thread, if it accepts no more errands, if the calling thread itself has entered no namespace, or after
+/// [`serve_over_the_network`].
 #[must_use]
 pub fn host_of(address: IpAddr) -> Option<Host> {
     let own = entered()?.host;
@@ -266,7 +270,7 @@ pub fn host_no_more() {
     }
 }
 
-/// The namespace of the calling thread, for tasks on other threads.
+/// The namespace of the calling thread, for tasks on other threads. `None` if it is the process' own.
 #[must_use]
 pub fn lend() -> Option<LentNamespace> {
     let own = entered()?;
@@ -436,7 +440,8 @@ pub(crate) fn diagnosis() -> io::Result<Arc<Mutex<Socket>>> {
     }
 }
 
-/// A socket on which the kernel announces destroyed sockets of this thread's namespace.
+/// A socket on which the kernel announces destroyed sockets of this thread's namespace. `NotFound` if the broker has
+/// offered none.
 pub(crate) fn announcements() -> io::Result<Socket> {
     match entered().map(|namespace| namespace.announcements.as_ref().map(Socket::try_clone)) {
         None => leno_sockets::announcements(),

@@ -26,7 +26,7 @@ const REFRESH: Duration = Duration::from_secs(5);
 pub enum Shown {
     /// The client's own address and port. The kernel programs of the node's agent make this possible.
     Client,
-    /// The stand-in address, which the agent has routed to loopback.
+    /// One fixed address that stands for any client. The agent has routed it to loopback.
     StandIn,
     /// An address of the workload that is not loopback, because no agent has prepared this namespace.
     Own,
@@ -191,7 +191,7 @@ fn own_address(application: SocketAddr, dialled: IpAddr) -> io::Result<IpAddr> {
     })
 }
 
-/// Whether an address is loopback, or cannot be bound without its interface.
+/// Whether an address is loopback, or cannot be bound as a source: it is unspecified, or link-local to an interface.
 fn is_trusted(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_loopback() || v4 == Ipv4Addr::UNSPECIFIED,

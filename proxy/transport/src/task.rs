@@ -24,8 +24,8 @@ use tokio::task::JoinHandle;
 use crate::clock::PollTurn;
 use crate::domain;
 
-/// The first panics of a thread or domain, which are all logged. Further ones are logged each time their number has
-/// doubled, because clients may be able to cause them and must not fill the log.
+/// How many panics of a thread or domain are all logged. Later ones are logged each time their number has doubled,
+/// because clients may be able to cause panics and must not fill the log.
 const LOGGED: u64 = 16;
 
 thread_local! {
@@ -70,7 +70,8 @@ pub enum PanicVerdict {
     EndProcess,
 }
 
-/// Classifies a panic on the calling thread and counts it. The hook must call this once for each panic.
+/// Classifies a panic on the calling thread, and counts it if a contained task ends. The hook must call this once for
+/// each panic.
 #[must_use]
 pub fn judge_panic() -> PanicVerdict {
     // Access to the thread-local value fails only while the thread ends, when no task runs.

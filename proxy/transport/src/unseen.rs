@@ -1,5 +1,5 @@
-//! Finds out, after a connection broke, whether the program at the other end has read any byte of the request. Also
-//! finds out whether it has accepted a connection.
+//! Finds out, after a connection broke, whether the process at the other end has read any byte of the request. Also
+//! waits until the application has accepted a new connection.
 #![expect(unsafe_code, reason = "no crate in use reads SIOCOUTQ of a socket")]
 
 use std::io;
@@ -65,7 +65,7 @@ enum Proof {
     Unread,
     /// No proof can be found.
     Missing,
-    /// The kernel has not reported yet.
+    /// The kernel has not reported yet, so ask again.
     Later,
 }
 

@@ -4,7 +4,7 @@ fn address(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-/// Admits undecided connections of one address until `count` connections are open.
+/// Admits `count` undecided connections of one address.
 fn knock(admission: &Arc<Admission>, source: u8, count: usize) -> Vec<Admitted> {
     (0..count).map(|_| admission.inbound(address(source)).0).collect()
 }
@@ -19,7 +19,7 @@ fn silent_clients_of_one_address_displace_each_other_only() {
     let admission = Admission::new(80, Directions::Both);
     let peer = admission.inbound(address(1)).0;
     let strangers = knock(&admission, 9, 100);
-    // These are ten places: that of the peer, which connected first, and those of the last nine strangers.
+    // Ten may be undecided: the peer, which connected first, and the last nine strangers.
     assert_eq!(admission.connections(), 10);
     assert!(is_undecided(&admission, &peer));
     let left = strangers.iter().map(|stranger| is_undecided(&admission, stranger));
@@ -145,7 +145,7 @@ fn one_proven_client_leaves_room_for_others_when_all_other_places_are_taken() {
     drop((own, of_one, other));
 }
 
-/// A guest admits connections on the thread of another workload, and shares the limits with it.
+/// The thread of another workload may serve this workload's connections, too. Both threads share the limits.
 #[test]
 fn threads_that_share_an_admission_have_its_bounds_together() {
     let admission = Admission::new(80, Directions::Inbound);

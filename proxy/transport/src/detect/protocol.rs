@@ -1,14 +1,13 @@
 //! The protocol of a connection, by the bytes that its client has sent.
 
-/// How many bytes are examined. A longer request line counts as HTTP/1, and the limits of the HTTP/1 parser then reject
-/// it.
+/// How many bytes are examined. A request line that is longer counts as HTTP/1, whose parser then rejects it.
 pub(super) const MAX_DETECT: usize = 8 * 1024;
 
 /// The longest method name that is recognised. The longest registered name (`UPDATEREDIRECTREF`) has 17 letters.
 const MAX_METHOD: usize = 24;
 
-/// Some clients send one empty line too many after a body. It comes before the next request line (RFC 9112 section
-/// 2.2).
+/// Some clients send a superfluous empty line after a request's body, so it comes before the next request line (RFC
+/// 9112 section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 /// The connection preface of HTTP/2 (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -97,8 +96,8 @@ fn starts(bytes: &[u8], whole: &[u8]) -> Option<bool> {
     Some(bytes.starts_with(whole))
 }
 
-/// Whether the bytes begin with a TLS record (RFC 8446 section 5.1) of type handshake that contains the beginning of a
-/// ClientHello.
+/// Whether the bytes are a TLS record (RFC 8446 section 5.1) of type handshake that contains a ClientHello, by its
+/// first six bytes.
 pub(super) fn client_hello(bytes: &[u8]) -> Detected {
     let good = |(at, byte): (usize, &u8)| match at {
         0 => *byte == 0x16,
@@ -142,7 +141,7 @@ fn request_line(bytes: &[u8], undecided: Detected) -> Detected {
     }
 }
 
-/// Splits before the first byte for which `end` returns true, if there is such a byte.
+/// Splits before the first byte for which `end` returns true. `None` if there is no such byte.
 fn split_where(bytes: &[u8], end: impl Fn(&u8) -> bool) -> Option<(&[u8], &[u8])> {
     bytes.iter().position(end).and_then(|at| bytes.split_at_checked(at))
 }

@@ -1,4 +1,5 @@
-//! Tests every prefix of the first bytes of clients, silence, either side as the first to send, and each time limit.
+//! Calls [`judge`] with every prefix of the first bytes of clients, with silence, for both sides as the first to send,
+//! and at each time limit.
 
 use super::*;
 use crate::hello::tests::whole as hello;

@@ -4,20 +4,21 @@ use std::time::Duration;
 
 /// Time limits within which the protocol of a connection must become clear, for one kind of connection.
 ///
-/// | constant | first byte | protocol | ClientHello | once no byte has come in time |
+/// | constant | first byte | protocol | ClientHello | if no byte has come in time |
 /// |---|---|---|---|---|
-/// | [`OUTBOUND`](Self::OUTBOUND) | 5 ms | 500 ms | 500 ms | the server is connected to |
-/// | [`SERVER_FIRST`](Self::SERVER_FIRST) | 0 | 500 ms | 500 ms | the server is connected to |
-/// | [`ORIGINATED`](Self::ORIGINATED) | 1 s | 500 ms | 500 ms | the server is connected to, inside TLS |
+/// | [`OUTBOUND`](Self::OUTBOUND) | 5 ms | 500 ms | 500 ms | the proxy connects to the server |
+/// | [`SERVER_FIRST`](Self::SERVER_FIRST) | 0 | 500 ms | 500 ms | the proxy connects to the server |
+/// | [`ORIGINATED`](Self::ORIGINATED) | 1 s | 500 ms | 500 ms | the proxy connects to the server, with TLS |
 /// | [`BY_ROUTE`](Self::BY_ROUTE) | 10 s | 500 ms | 500 ms | refused |
 /// | [`DENIED`](Self::DENIED) | 1 s | 500 ms | 500 ms | refused |
-/// | [`INBOUND`](Self::INBOUND) | 10 ms | 500 ms | 5 s | the client's address is looked up |
-/// | [`INBOUND_DISABLED`](Self::INBOUND_DISABLED) | 10 ms | 500 ms | 500 ms | the application is connected to |
-/// | [`MESHED`](Self::MESHED) | 5 s | 500 ms | 5 s | the application is connected to; strict: refused |
-/// | [`declared_http`](Self::declared_http) | as an idle connection | as a head | as a head | closed |
+/// | [`INBOUND`](Self::INBOUND) | 10 ms | 500 ms | 5 s | the proxy looks up whether the client is in the mesh |
+/// | [`INBOUND_DISABLED`](Self::INBOUND_DISABLED) | 10 ms | 500 ms | 500 ms | the proxy connects to the application |
+/// | [`MESHED`](Self::MESHED) | 5 s | 500 ms | 5 s | the proxy connects to the application; refused if mTLS is strict |
+/// | [`declared_http`](Self::declared_http) | `idle` | `head` | `head` | closed |
 ///
-/// "Protocol" and "ClientHello" are measured from the first byte. If the protocol is not clear by then, the bytes are
-/// passed on as they are, except inbound, where they count as HTTP so that no policy for requests can be evaded.
+/// "Protocol" and "ClientHello" are measured from the first byte. If the protocol is not clear by then, an outbound
+/// connection is relayed without being parsed. An inbound one counts as HTTP, so that a client cannot evade policies
+/// for requests by being slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
     /// How long the client may be silent before its first byte.
@@ -45,8 +46,8 @@ impl Waits {
     /// ClientHello together with the handshake or right after it.
     pub const ORIGINATED: Self = Self::after(Duration::from_secs(1));
 
-    /// For connections whose route depends on the bytes that the client sends, so that the proxy cannot connect to a
-    /// server before. The client may take as long as for a handshake.
+    /// For connections whose route depends on bytes that the client sends, so that the proxy cannot connect to a server
+    /// before it has them. The limit is that of a slow handshake and not of a pause.
     pub const BY_ROUTE: Self = Self::after(Duration::from_secs(10));
 
     /// For connections that policy refuses, where requests should be answered with the reason. HTTP clients send
@@ -54,7 +55,7 @@ impl Waits {
     /// connects.
     pub const DENIED: Self = Self::after(Duration::from_secs(1));
 
-    /// For connections to the workload. The client may be another proxy, which may be busy.
+    /// For connections to the workload. The client may be another proxy, which may be slow to send its ClientHello.
     pub const INBOUND: Self = Self { first_byte: Duration::from_millis(10), ..Self::MESHED };
 
     /// For connections to the workload with mTLS disabled, so that the client is not another proxy.

@@ -24,7 +24,7 @@ fn offering(names: &[&[u8]]) -> Vec<u8> {
     extension(ALPN, &vector16(&names.iter().flat_map(|name| vector8(name)).collect::<Vec<u8>>()))
 }
 
-/// A handshake message.
+/// A handshake message: a ClientHello with these extensions.
 fn hello(extensions: &[u8]) -> Vec<u8> {
     let body = [
         &[3, 3][..],

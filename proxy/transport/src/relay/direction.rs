@@ -25,13 +25,14 @@ const MAX_BYTES_PER_POLL: u64 = 2 * 1024 * 1024;
 /// How many bytes are read at a time while memory is short.
 const READ_SHORT: usize = 4 * 1024;
 
-/// How a direction moves bytes.
+/// How a direction moves bytes. An error ends it in any state.
 ///
 /// ```text
-/// Copy ──over SPLICE_AFTER, both plain──► Splice      (Copy again where no pipe can be had)
-///  └──────────── end read ───────────┬─────┘
-///                                    ▼
-///                                Shutdown ──► Done
+/// Copy ──more than SPLICE_AFTER, both sockets plain──► Splice
+///  │ ◄──no pipe, or no splice on these sockets──────────┤      (never spliced again)
+///  └──────────── end of the source read ────────────────┘
+///                           ▼
+///            Shutdown of the sink's write half ──► Done
 /// ```
 #[derive(Debug, Default)]
 enum State {
@@ -42,15 +43,19 @@ enum State {
     Done,
 }
 
-/// One direction: the bytes that were read on one side and not yet written to the other, and how many bytes were
-/// written.
+/// One direction of a relay, which reads from its source and writes to its sink.
 #[derive(Debug, Default)]
 pub(super) struct Direction {
     state: State,
+    /// Bytes that were read and not written yet. `None` if there are none.
     held: Option<Buffer>,
+    /// The pipe with bytes that were spliced into it and not out of it yet.
     pipe: Option<Pipe>,
+    /// Set if splicing has failed: these sockets do not support it, or no pipe could be created.
     never_splice: bool,
+    /// Whether the sink may still buffer written bytes, as TLS does.
     unflushed: bool,
+    /// How many bytes were written to the sink.
     moved: u64,
 }
 
@@ -62,7 +67,7 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    /// This error as the result of a relay, if the direction reads from `from`.
+    /// Converts to the result of the relay; this direction reads from `from`.
     pub(super) fn seen_from(self, from: Side) -> Ended {
         let (side, error) = match self {
             Self::Reading(error) => (from, error),
@@ -91,7 +96,7 @@ impl Direction {
         holds || matches!(self.state, State::Shutdown | State::Done)
     }
 
-    /// Moves as much as possible now. Ready when this direction has ended.
+    /// Moves as many bytes as possible without blocking. Ready when this direction has ended.
     pub(super) fn poll<R: Io, W: Io>(
         &mut self,
         cx: &mut Context<'_>,
@@ -173,7 +178,8 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Called when there is nothing to read. Before it waits, it flushes the bytes that TLS still buffers.
+    /// Flushes bytes that the sink, if it is TLS, still buffers. Called when there is nothing to read, before the task
+    /// waits.
     fn poll_flush<W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -243,8 +249,8 @@ fn again<T>(cx: &Context<'_>) -> Poll<T> {
     Poll::Pending
 }
 
-/// The other side may have closed its connection before this end is passed on to it. This is not a failure: it had
-/// ended its own direction before, so nothing is lost.
+/// The sink may have closed its connection already, so that its write half cannot be shut any more. That is not a
+/// failure: an error before its own end would have been reported as one, and all bytes were written to it.
 fn end_of_shutdown(shut: io::Result<()>) -> io::Result<()> {
     match shut {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),

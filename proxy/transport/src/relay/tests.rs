@@ -1,4 +1,4 @@
-//! Tests a relay with two sockets on each side, over loopback.
+//! Tests a relay between two connections over loopback.
 
 use std::cell::Cell;
 use std::rc::Rc;

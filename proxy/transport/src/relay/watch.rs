@@ -28,7 +28,8 @@ pub(super) struct RelayProgress {
 }
 
 pin_project_lite::pin_project! {
-    /// A timer that is only evaluated when it fires, so that it costs nothing to move bytes.
+    /// Fires for a check or at the idle limit, and then compares the progress. A relay that moves bytes need not set it
+    /// again.
     pub(super) struct Watch {
         idle: Duration,
         idle_until: Instant,
@@ -36,8 +37,9 @@ pin_project_lite::pin_project! {
         moved: u64,
         // Whether a side was not being read at the last poll.
         deaf: bool,
+        // Whether the relay has existed for `LOOK`, so that its sockets have keep-alive probes.
         lasting: bool,
-        // How many bytes had moved at the last check of a long-lived relay.
+        // How many bytes had moved at the last check.
         looked: u64,
         // Whether the timer is set for the next check, and not for the idle limit.
         looking: bool,
@@ -93,7 +95,7 @@ impl Watch {
             if let Some((side, error)) = failed(a, b, seen.deaf) {
                 return Poll::Ready(Ended::Failed { side, error });
             }
-            // Bytes that were just moved may still be lost, so the next check comes soon.
+            // Bytes that were moved since the last check may still be unacknowledged, so the next check comes soon.
             *this.looking = seen.deaf || *this.looked != seen.moved;
             *this.looked = seen.moved;
             let next = if *this.looking { now + LOOK } else { *this.idle_until };
@@ -108,7 +110,8 @@ fn failed<A: Io, B: Io>(a: &A, b: &B, deaf: bool) -> Option<(Side, io::Error)> {
     of_a.or_else(|| error_of(b, deaf).map(|error| (Side::B, error)))
 }
 
-/// Why the connection is broken, if it is. A socket that is read and written reports its errors when it is used.
+/// The error of a connection, if it is broken. Pending errors of the socket are taken only if a side is not being read
+/// (`deaf`); a socket that is read and written reports them itself.
 fn error_of(stream: &impl Io, deaf: bool) -> Option<io::Error> {
     let socket = stream.socket()?;
     let error = if deaf { socket.take_error().unwrap_or_else(Some) } else { None };

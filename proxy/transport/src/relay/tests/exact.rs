@@ -144,7 +144,7 @@ async fn the_sockets_of_a_long_lived_relay_get_keep_alive_probes() {
     relay.abort();
 }
 
-/// Runs a test on a thread of its own, because a budget belongs to its thread.
+/// Runs a test on a thread of its own, because charges to a budget count for a thread.
 fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
