@@ -1,8 +1,9 @@
-//! A binding is a secret value that only the two ends of one connection know. It is derived from the exporter secret of
-//! TLS 1.3 (RFC 8446 section 7.5).
+//! A binding is a secret value that only the two ends of one connection can compute. Each end can use it as a name of
+//! the connection that cannot be guessed: to renew certificates, to send a report before a cut, and to find the other
+//! end in the same process. It is derived from the exporter secret of TLS 1.3 (RFC 8446 section 7.5).
 //!
-//! rustls has no exporter for sessions that use buffers of the caller. It passes the secret to its key log, in the
-//! thread and during the step that derive it.
+//! rustls has no exporter for unbuffered sessions, whose buffers belong to the caller. It passes the secret to its key
+//! log, on the thread and during the call that derive it.
 
 use std::cell::Cell;
 

@@ -1,5 +1,5 @@
 //! A connection to an endpoint: TLS if the endpoint is meshed or is an external service that uses TLS, a tunnel inside
-//! a shared connection if the endpoint's proxy accepts HBONE, otherwise plain TCP.
+//! a shared connection if the endpoint's proxy accepts HBONE (CONNECT over HTTP/2 and mTLS), otherwise plain TCP.
 
 use std::cell::Cell;
 use std::fmt;

@@ -1,6 +1,6 @@
-//! The report that a server's proxy sends when it cuts off an HTTP/1 response. It is a last record with the
-//! connection's binding, which only the two ends can derive. Then the connection ends without `close_notify`, so that
-//! the response does not look complete.
+//! The one-byte report with which a server's proxy says why it cuts off an HTTP/1 response. It is sent in a last
+//! record, together with the connection's [binding](crate::binding), which only the two ends can derive. Then the
+//! connection ends without `close_notify`, so that the response does not look complete.
 //!
 //! An application does not know the binding, so none of its bytes can be mistaken for a report.
 

@@ -77,7 +77,7 @@ impl From<Refusal> for HandshakeError {
     }
 }
 
-/// Whether the error of a read means that the server has refused the client's certificate.
+/// Which alert the server sent if the error of a read means that it has refused the client's certificate.
 ///
 /// In TLS 1.3 the client's handshake ends before the server has seen the client's certificate, so the refusal arrives
 /// with the first read. At that time the server has processed nothing.

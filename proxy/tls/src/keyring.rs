@@ -48,7 +48,8 @@ impl Keyring {
         self.current.borrow().clone()
     }
 
-    /// Receives each rotation.
+    /// Receives the configurations after a rotation. If there are several rotations before a read, only the last is
+    /// seen.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Option<Arc<TlsConfigs>>> {
         self.current.subscribe()

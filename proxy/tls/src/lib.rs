@@ -1,21 +1,21 @@
 //! mTLS between proxies: TLS 1.3 on the service's own port, SPIFFE identities on both sides.
 //!
 //! A [`Keyring`] holds this workload's [`Credentials`]. Rotating them swaps a pointer and closes no connection. Each
-//! worker gets a [`Connector`] and an [`Acceptor`] from it. Both yield a [`TlsStream`], which has the peer's identity
-//! and the protocol inside ([`Alpn`]).
+//! worker gets a [`Connector`] and an [`Acceptor`] from it. Both return a [`TlsStream`], which knows the peer's
+//! identity and which protocol the connection carries ([`Alpn`]).
 //!
 //! ```text
 //! Credentials ─rotate─► Keyring ─┬─ Connector.connect(tcp, expected identity, ALPNs) ─► TlsStream
 //!                                └─ Acceptor.accept(tcp with the bytes read)        ─► TlsStream
-//! first bytes ─► sniff ─► Mesh | Other | NeedMore
+//! ClientHello ─► offers_mesh, offers_hbone: whether an Acceptor should accept the connection
 //! ```
 //!
 //! An [`Originator`] opens TLS connections to servers outside of the mesh, which have no identity but a name.
 //!
 //! webpki validates the certificate chains. This crate adds the rules of SPIFFE: a certificate has exactly one URI; the
 //! URI is of this trust domain or of a federated one, and only the roots of that domain prove it; a client accepts only
-//! the expected identity. Each refused certificate comes with a [`Refusal`] that names the reason. An acceptor with
-//! [`ClientIdentity::Optional`] accepts such a client without an identity. The crate knows no
+//! the expected identity. If a certificate breaks them, the handshake fails with a [`Refusal`] that names the reason.
+//! Only with [`ClientIdentity::Optional`] an acceptor accepts such a client, without an identity. The crate knows no
 //! further policy and issues no certificates.
 
 #![cfg_attr(

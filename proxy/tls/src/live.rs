@@ -1,8 +1,8 @@
 //! The open connections of a worker whose peers have proven an identity. A connection ends when its peer's certificate
 //! is revoked, or when it expires, unless the peer renews it.
 //!
-//! A connection is ended by shutting down its socket, which wakes its reader and writer like an end by the peer. This
-//! costs nothing while no certificate is revoked. All connections of a worker belong to its thread.
+//! A connection is ended by shutting down its socket, which wakes its reader and writer as if the peer had closed it.
+//! The connections themselves need not check anything. All connections of a worker belong to its thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -20,7 +20,7 @@ use crate::renewal::{MAX_BINDINGS, RenewalDue, RenewalsArrive};
 use crate::verify::Svid;
 
 thread_local! {
-    /// By descriptor. The worker bounds the number of connections.
+    /// The key is the socket's descriptor. The worker bounds the number of connections.
     static LIVE: RefCell<HashMap<RawFd, Proven>> = RefCell::default();
     /// The number that the last connection got.
     static LAST: Cell<u64> = const { Cell::new(0) };
@@ -165,8 +165,9 @@ fn end(is_over: impl Fn(&Proven) -> bool) -> u64 {
     ended
 }
 
-/// The connections of the current worker that its clients must renew now, grouped by server. `own_until_s` is when the
-/// certificate of this workload expires. The next attempt for each connection is due after half of its remaining time.
+/// The connections that the current worker has opened, and that it must renew now as their client, grouped by server.
+/// `own_until_s` is when the certificate of this workload expires. The next attempt for each connection is due after
+/// half of its remaining time. A server's connections beyond [`MAX_BINDINGS`] stay due.
 pub(crate) fn due(own_until_s: i64, now_s: i64) -> Vec<RenewalDue> {
     let mut due: HashMap<(SocketAddr, Identity), Vec<Binding>> = HashMap::new();
     let domain = domain_number();
@@ -193,8 +194,8 @@ pub(crate) fn due(own_until_s: i64, now_s: i64) -> Vec<RenewalDue> {
 }
 
 impl Dialled {
-    /// Whether this workload has another certificate than the server knows, or the server should have a new one by now:
-    /// a server renews its certificate when 25 to 35 % of its life are left.
+    /// Whether this end must present its certificate again: it has another one than it has shown to the server, or the
+    /// server should have a new one by now. A server renews its certificate when 25 to 35 % of its life are left.
     fn is_due(&self, server: &Svid, own_until_s: i64, now_s: i64) -> bool {
         let life = server.not_after_s.saturating_sub(server.not_before_s);
         let left = server.not_after_s.saturating_sub(now_s);
@@ -203,8 +204,8 @@ impl Dialled {
     }
 }
 
-/// Records that a server has presented `svid` for these connections of this thread, and got a certificate that expires
-/// at `own_until_s`. Returns how many connections there are.
+/// Records that the server of these connections has presented `svid`, and that this end has presented a certificate
+/// which expires at `own_until_s`. Returns how many of the connections are open on this thread.
 pub(crate) fn renewed_by_client(bindings: &HashSet<Binding>, svid: &Svid, own_until_s: i64) -> u64 {
     each_of(bindings, svid, |proven| {
         let Some(dialled) = &mut proven.dialled else { return false };
@@ -213,8 +214,7 @@ pub(crate) fn renewed_by_client(bindings: &HashSet<Binding>, svid: &Svid, own_un
     })
 }
 
-/// Records that a client has presented `svid` for these connections, some of which may belong to this thread. Returns
-/// how many do.
+/// Records that the client of these connections has presented `svid`. Returns how many of them are open on this thread.
 pub(crate) fn renewed_at_server(bindings: &HashSet<Binding>, svid: &Svid) -> u64 {
     each_of(bindings, svid, |proven| proven.dialled.is_none())
 }

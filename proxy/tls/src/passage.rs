@@ -1,9 +1,11 @@
-//! Where the bytes of a connection go after its handshake: through TLS, or through memory if both ends are in this
-//! process.
+//! Where the bytes of a connection go after its handshake: through TLS, or through a pipe in memory if both ends are in
+//! this process.
 //!
 //! ```text
-//!  handshake ─┬─ the server is elsewhere ─► TLS, to the end
-//!             └─ the client offers a pipe ─► TLS until the other end has taken it ─► the pipe, to its end
+//!  handshake ─┬─ the server is in another process ─────────► TLS, to the end
+//!             └─ the client offers a pipe ─┬─ not taken ───► TLS, to the end
+//!                                          └─ taken ───────► each direction: TLS until its writer begins to use
+//!                                                            the pipe, then the pipe, to its end
 //! ```
 //! The network connection stays open while the pipe is used. It shows whether the network still lets the two ends
 //! communicate: once it ends, is reset, or stops answering the kernel's probes, the pipe is cut.
@@ -39,16 +41,16 @@ pub(crate) struct Passage {
     /// How many bytes of the application were read from TLS, and how many were written to TLS.
     read: u64,
     pub(crate) written: u64,
-    /// Whether the network connection has ended.
+    /// Whether the network connection has ended and this was handled.
     witnessed: bool,
-    /// Set while a write waits that must not read the socket. It is the time of the next check whether the socket has
-    /// an error.
+    /// The timer until the next check of the socket for errors, which is set while a write to the pipe waits and only
+    /// the reader may read the socket.
     look: Option<Pin<Box<Sleep>>>,
 }
 
 impl Passage {
-    /// Whether no more bytes of the application come through TLS. Other than [`Tls::reads_pipe`], this does not
-    /// register the reader's waker.
+    /// Whether no more bytes of the application come through TLS. Unlike [`Tls::reads_pipe`], this does not register
+    /// the reader's waker.
     fn is_past_tls(&self) -> bool {
         self.reads || self.pipe.as_ref().is_some_and(|pipe| pipe.begins_after(self.read))
     }
@@ -79,7 +81,8 @@ impl Tls {
         self.passage.pipe.as_ref().map(PipeEnd::cutter).unwrap_or_default()
     }
 
-    /// Whether reads come from the pipe.
+    /// Whether reads come from the pipe. If not, registers the reader to be woken when the other end begins to write to
+    /// it.
     pub(crate) fn reads_pipe(&mut self, cx: &Context<'_>) -> bool {
         let passage = &mut self.passage;
         if let Some(pipe) = passage.pipe.as_ref().filter(|_| !passage.reads) {
@@ -183,8 +186,8 @@ impl Tls {
     }
 
     /// Like `poll_witness`, but for a writer, while bytes or a close of the other end may still arrive through TLS.
-    /// Only the reader may read those from the socket, because there is no room to store all of them. A socket that is
-    /// not read reports no errors by itself, so it is checked at intervals.
+    /// Only the reader may read those from the socket: a writer would have to store them without a bound. The kernel
+    /// reports no errors of a socket that is not read, so it is checked at intervals.
     fn poll_failure(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let look = self.passage.look.get_or_insert_with(|| Box::pin(sleep(SILENCE)));

@@ -39,11 +39,11 @@ const LARGE: usize = 16 * 1024;
 static OFFERS: LazyLock<Mutex<HashMap<Binding, PipeEnd>>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// The number of connections that clients of this thread have opened and that changed to a pipe.
+    /// [`made_in_process`].
     static MADE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The number of connections that this thread has opened and that changed to a pipe, since it started.
+/// How many connections this thread has opened, as their client, that changed to a pipe, since it started.
 #[must_use]
 pub fn made_in_process() -> u64 {
     MADE.get()
@@ -73,7 +73,7 @@ struct PipeDirection {
     /// How many bytes of TLS precede the bytes of the pipe. `None`: the writer still uses TLS.
     begins_after: Option<u64>,
     ending: Option<PipeEnding>,
-    /// The end that writes to this direction was dropped.
+    /// Whether the end that writes to this direction was dropped, or the pipe was cut.
     gone: bool,
     reader: Option<Waker>,
     /// The task that waits for room to write.
@@ -95,13 +95,15 @@ pub(crate) struct PipeEnd {
     side: Side,
     /// Set at the client's end: the binding under which the pipe was offered.
     offer: Option<Binding>,
+    /// The report that the other end gets when this end is dropped without closing ([`crate::cut`]).
     report: Option<u8>,
+    /// Whether dropping this end is a reset.
     reset: bool,
     /// The charge for the direction to which this end writes, and the bytes that it covers.
     charge: Option<(usize, Charge)>,
 }
 
-/// Cuts a pipe; can be held apart from its ends.
+/// Cuts a pipe, without being one of its ends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PipeCutter(Weak<Mutex<PipeState>>);
 
@@ -240,7 +242,7 @@ impl PipeEnd {
         }
     }
 
-    /// The same, but registers no task to wake.
+    /// Like [`Self::reads`], but without a task to wake.
     pub(crate) fn begins_after(&self, before: u64) -> bool {
         let mut state = self.state();
         let (_, read) = state.of(self.side);
@@ -264,7 +266,7 @@ impl PipeEnd {
         ready
     }
 
-    /// Reads bytes. Once all were read, returns how the direction has ended.
+    /// Reads bytes (`None`). Once all were read, returns how the direction has ended.
     pub(crate) fn poll_read(
         &mut self,
         cx: &Context<'_>,

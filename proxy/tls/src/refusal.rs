@@ -21,10 +21,12 @@ pub enum Refusal {
     /// key.
     #[error("a signature does not verify")]
     BadSignature,
-    /// The certificate has expired. One of the two clocks may be wrong.
+    /// The certificate has expired, according to the clock of this machine. That clock, or the clock of the
+    /// certificate's issuer, may be wrong.
     #[error("the certificate has expired, if the clock of this machine is right")]
     Expired,
-    /// The certificate is not valid yet. One of the two clocks may be wrong.
+    /// The certificate is not valid yet, according to the clock of this machine. That clock, or the clock of the
+    /// certificate's issuer, may be wrong.
     #[error("the certificate is not valid yet, if the clock of this machine is right")]
     NotYetValid,
     /// The certificate was issued for another use, for example for servers only.
@@ -42,7 +44,8 @@ pub enum Refusal {
     /// The certificate belongs to another trust domain.
     #[error("the certificate is of trust domain {presented}, expected {expected}")]
     TrustDomain {
-        /// The expected trust domain: that of this workload, or that of the server that the client expects.
+        /// The trust domain that was expected. When a server checks a client: this workload's own. When a client checks
+        /// a server: the domain of the expected identity.
         expected: TrustDomain,
         /// The certificate's trust domain.
         presented: TrustDomain,
@@ -112,7 +115,9 @@ impl Refusal {
     }
 }
 
-/// Passes a refusal through rustls to the caller. rustls sends the corresponding alert and keeps the reason.
+/// Lets a certificate verifier return a refusal to rustls. `Malformed`, `Expired` and `NotYetValid` become the errors
+/// of rustls, so that the peer gets the matching alert. All others are wrapped, and the peer gets a general alert.
+/// [`Refusal::of`] restores the refusal from the error that the handshake returns.
 impl From<Refusal> for rustls::Error {
     fn from(refusal: Refusal) -> Self {
         let certificate = match refusal {

@@ -47,7 +47,7 @@ impl Renewals {
     pub(crate) fn subscribe(&self) -> mpsc::Receiver<Arc<Renewal>> {
         let (worker, renewals) = mpsc::channel(MAX_WAITING);
         let mut workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Removes workers that have ended, for example guests.
+        // Removes workers that have ended.
         workers.retain(|worker| !worker.is_closed());
         workers.push(worker);
         renewals
@@ -78,7 +78,8 @@ impl Renewal {
     }
 }
 
-/// Which process receives the renewals of this workload's clients.
+/// Which process receives the renewals that this workload's clients send. It changes when another process takes over
+/// the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalsArrive {
     /// This process: its listeners are open.
@@ -104,8 +105,9 @@ impl TlsConfigs {
         self.now_s().map_or(0, |now_s| live::end_expired(now_s, renewals))
     }
 
-    /// The connections of this thread that must be renewed now, because this workload has another certificate, or the
-    /// server should have one. The next attempt for each is due after half of its remaining time.
+    /// The connections of this thread that must be renewed now, as their client, because this workload has another
+    /// certificate than it has shown to the server, or the server should have a new one. The next attempt for each is
+    /// due after half of its remaining time.
     #[must_use]
     pub fn renewals_due(&self) -> Vec<RenewalDue> {
         let own_until_s = self.own_until_s();

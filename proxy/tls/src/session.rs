@@ -68,15 +68,15 @@ pub(crate) struct Incoming {
     buffer: Option<Buffer>,
 }
 
-/// The places to which decrypted bytes go: first the reader's space, then `held`.
+/// Where decrypted bytes go: first into the reader's space, then into `held`.
 pub(crate) struct Plaintext<'a, 'b> {
     pub(crate) out: Option<&'a mut ReadBuf<'b>>,
     /// How many bytes were in `out` before the read began.
     pub(crate) before: usize,
     pub(crate) held: &'a mut Option<Buffer>,
-    /// The binding of the connection, if its peer is the proxy of a server.
+    /// The binding of the connection, if the peer is a server's proxy: only such a peer sends a report.
     pub(crate) binding: Option<&'a Binding>,
-    /// The report that the peer sent before it cut the connection.
+    /// The report with which the peer has cut the connection ([`crate::cut`]).
     pub(crate) report: &'a mut Option<u8>,
 }
 
@@ -179,6 +179,8 @@ impl Outgoing {
 }
 
 impl Plaintext<'_, '_> {
+    // Whether a record with `len` bytes of plaintext may be decrypted now. The first record of a read always may, so
+    // that the read returns something; what does not fit into `out` goes to `held`.
     fn takes(&self, len: usize) -> bool {
         match &self.out {
             Some(out) => {

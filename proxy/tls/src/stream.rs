@@ -18,7 +18,7 @@ pub enum Alpn {
     Http1,
     /// The bytes of the application, unchanged.
     Opaque,
-    /// A list of the client's connections that continue with the certificates of this connection.
+    /// A list of the client's other connections, which continue with the certificates of this one ([`crate::Renewal`]).
     Renewal,
     /// HBONE: HTTP/2 whose streams are CONNECTs, between proxies of any mesh. Its ALPN name is that of HTTP/2, so only
     /// the port distinguishes it from the application's own TLS.
@@ -62,7 +62,8 @@ impl Alpn {
 /// outside of the mesh has a name instead.
 #[derive(Debug)]
 pub struct TlsStream {
-    /// This value is dropped before the socket.
+    /// The entry in the worker's list, which has the descriptor of the socket. Declared before `tls`, so that it is
+    /// dropped before the socket is closed and the descriptor can be used again.
     live: Option<LiveConnection>,
     pub(crate) tls: Box<Tls>,
     /// The peer's identity; if it has none, the reason for metrics and logs.
@@ -99,8 +100,8 @@ impl TlsStream {
     }
 
     /// For how long new work may begin on this connection, so that little is cut when the peer's certificate expires:
-    /// until the last fifth of the certificate's life; during that, for half of the remaining time. `None` without a
-    /// certificate.
+    /// until the last fifth of the certificate's life begins, or for half of the remaining time if that is longer.
+    /// `None` without a certificate.
     #[must_use]
     pub fn fresh_for(&self) -> Option<Duration> {
         let CertificateValidity { not_before_s, not_after_s } = self.certificate()?.validity()?;

@@ -72,7 +72,8 @@ impl Mesh {
         tokio::join!(connecting, self.acceptor.accept(far, client))
     }
 
-    /// Makes a handshake that succeeds and exchanges some bytes, so that the ticket has arrived.
+    /// Makes a handshake that succeeds and sends some bytes both ways, so that the client has the ticket to resume the
+    /// session.
     async fn connected(&self, alpn: Alpn) -> (TlsStream, TlsStream) {
         self.connected_with(alpn, ClientIdentity::Required).await
     }
@@ -85,7 +86,7 @@ impl Mesh {
     }
 }
 
-/// Bytes whose pattern repeats with a length that no buffer has.
+/// Bytes by which a lost, doubled or misplaced piece is noticed, unless its length is a multiple of 2048.
 fn pattern(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
 }

@@ -1,8 +1,9 @@
-//! TLS over a socket.
+//! TLS over a socket. If both ends are in this process, bytes go through a pipe in memory after the handshake instead
+//! ([`crate::passage`]).
 //!
-//! Buffers exist only while they hold bytes: an idle connection has none. A read takes all bytes that the socket has. A
-//! write is encrypted into one buffer and sent at once; bytes that the socket does not accept are sent before anything
-//! else.
+//! Buffers exist only while they hold bytes: an idle connection has none. A read takes as many bytes from the socket as
+//! fit into one buffer (64 KiB), or at most one record while memory is short. A write is encrypted into one buffer and
+//! sent at once; bytes that the socket does not accept are sent before anything else.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -29,20 +30,26 @@ use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, S
 /// A connection before, during and after its handshake.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    /// This value is dropped before the socket.
+    /// The in-memory pipe of this connection, if it has one. Must be declared before the socket: it is then dropped
+    /// first, so that the other end learns how the pipe ended before it sees the socket end.
     pub(crate) passage: Passage,
     tcp: TcpStream,
     pub(crate) session: Session,
     pub(crate) incoming: Incoming,
+    /// Decrypted bytes that were not passed to the reader yet. A read returns them first.
     pub(crate) held: Option<Buffer>,
     outgoing: Outgoing,
-    /// Whether rustls has decrypted more bytes than the reader had room for.
+    /// Whether a read may return bytes without waiting for the socket: rustls holds records for which the last reader
+    /// had no room, or bytes were received together with the end of the handshake.
     pub(crate) more: bool,
+    /// Whether the peer has ended its direction.
     pub(crate) peer_closed: bool,
+    /// Whether this end has ended its direction.
     pub(crate) closed: bool,
-    /// The binding of the connection. `None` before the handshake, and for servers outside of the mesh.
+    /// A secret that only the two ends of this connection can derive ([`Binding`]). `None` until the handshake has
+    /// derived it, and for servers outside of the mesh.
     binding: Option<Binding>,
-    /// The report that the server's proxy sent before it cut the connection.
+    /// The code that the server's proxy sent to say why it cut the connection ([`crate::cut`]), if any.
     pub(crate) report: Option<u8>,
 }
 
@@ -69,7 +76,7 @@ impl Tls {
         self.session.common()
     }
 
-    /// The binding, which only the two ends of this connection know.
+    /// [`Self::binding`], once it was derived.
     pub(crate) fn binding(&self) -> Option<Binding> {
         self.binding
     }
@@ -113,7 +120,8 @@ impl Tls {
     /// Ready when both sides have finished and this side's last flight was passed to the kernel.
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            // This drops the binding of another connection, which may be left from a step that failed.
+            // rustls delivers the binding through a thread-local variable. Empty it first: a failed step of another
+            // connection may have left its binding there.
             binding::take();
             let step = self.step(None, 0, cx)?;
             self.binding = binding::take().or(self.binding);
@@ -155,7 +163,8 @@ impl Tls {
         )
     }
 
-    /// Sends `report` in the last record. Returns whether the kernel has accepted it.
+    /// Sends `report` to the other end: through the pipe if this end writes to it, otherwise as a last record. Returns
+    /// false if the record could not be passed to the kernel completely.
     fn report(&mut self, report: u8) -> bool {
         if let Some(pipe) = self.passage.pipe.as_mut().filter(|_| self.passage.writes) {
             pipe.report(report);
@@ -168,8 +177,8 @@ impl Tls {
             && self.outgoing.is_empty()
     }
 
-    /// Reads the bytes that the socket has. 0 is the end of the connection; if there was no alert before it, the
-    /// connection was cut.
+    /// Reads bytes from the socket into `incoming`. 0 is the end of the connection; without a `close_notify` before it,
+    /// the connection was cut.
     pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         // Wait first, so that no buffer is allocated for a read that must wait.
         ready!(self.poll_socket(cx))?;
@@ -229,6 +238,8 @@ impl Tls {
         }
     }
 
+    /// Reads decrypted bytes: those in `held` first, then those of the next records. 0 bytes are the end of the peer's
+    /// direction.
     pub(crate) fn poll_decrypted(
         &mut self,
         cx: &mut Context<'_>,
@@ -348,8 +359,8 @@ impl AsyncWrite for TlsStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self.get_mut().tls;
         if ready!(this.poll_writes_pipe(cx))? {
-            // The socket stays open, because the other direction may need it and because its end shows that the network
-            // connection has failed.
+            // The socket stays open: the other direction may still need it, and if it were closed, the other end would
+            // take that for a failure of the network.
             this.close_pipe();
             return Poll::Ready(Ok(()));
         }
@@ -381,7 +392,9 @@ impl Io for TlsStream {
         self.tls.tcp.reset_on_drop();
     }
 
-    /// Cuts the connection. A peer that has proven an identity is a proxy, which understands the report.
+    /// Cuts the connection. The report is only sent to a peer that has proven an identity: only that is surely a proxy,
+    /// which does not pass the report on as bytes of the stream. Without a report, or if it cannot be sent, this is a
+    /// reset.
     fn cut(&mut self, report: Option<u8>) {
         match report {
             // The connection is dropped without an alert, so that it looks cut.

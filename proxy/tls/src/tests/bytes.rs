@@ -7,7 +7,8 @@ use leno_transport::{Ended, RELAY_IDLE};
 
 use super::*;
 
-/// An application, its proxy, a second proxy, and a second application.
+/// Connects two applications by two relays, as two proxies would, with mTLS between them. Returns the applications'
+/// ends, and how the first relay ends.
 async fn relayed() -> (TcpStream, TcpStream, tokio::task::JoinHandle<Ended>) {
     let (client, server) = Mesh::new().connected(Alpn::Opaque).await;
     let (near, a) = pair().await;

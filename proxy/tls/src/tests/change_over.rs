@@ -1,5 +1,5 @@
-//! Tests the change from TLS to a pipe in memory if the server takes the pipe late. Bytes that the client sent earlier
-//! go through TLS.
+//! Tests the change from TLS to a pipe in memory if the server takes the pipe only after the client has begun to send.
+//! The bytes that the client has sent until then go through TLS.
 
 use std::future::poll_fn;
 use std::io;
@@ -120,18 +120,22 @@ async fn a_server_that_fills_the_pipe_leaves_the_bytes_of_tls_to_its_reader() {
     }
 }
 
-/// The bytes that the client sends before the server takes the pipe, and the bytes that both ends send after that.
+/// What both ends send: the client a part of its request before the server takes the pipe, all else after that.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// How many bytes are sent before that. If the sockets accept fewer bytes, as many as they accept.
+    /// The length of the request's part before that; less if the sockets do not accept so much, and the rest is sent
+    /// later.
     before: usize,
-    /// How many bytes are sent after that. `None` means that the client has already ended its direction.
+    /// The length of the request's part after that. `None`: the client has ended its direction before, if the first
+    /// part was accepted completely.
     after: Option<usize>,
     answer: usize,
     /// Whether the server writes all of its answer before it reads.
     answers_first: bool,
-    /// Whether the bytes that were sent before are read only together with the handshake.
+    /// Whether the server finishes its handshake only after the client has sent, so that it reads the first bytes with
+    /// it.
     is_late: bool,
+    /// Whether the sockets' buffers are small ([`tight_pair`]).
     is_tight: bool,
 }
 
@@ -241,7 +245,8 @@ async fn a_change_while_both_threads_write_loses_nothing() {
     }
 }
 
-/// In this state the socket is not read. A client that has closed it properly may still read.
+/// A server that writes to the pipe does not read the socket while bytes or an end of the client wait there: only its
+/// reader may. A client that has ended its direction in order may still read.
 #[tokio::test]
 async fn a_writer_whose_client_left_bytes_or_an_end_in_tls_learns_that_the_network_failed() {
     for is_closed in [false, true] {

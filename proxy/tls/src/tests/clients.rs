@@ -1,4 +1,4 @@
-//! Tests which client configurations a worker keeps, which have the sessions.
+//! Tests which client configurations, and so which cached sessions, a worker keeps.
 
 use std::sync::Arc;
 

@@ -32,7 +32,8 @@ impl Federation {
         Self { mesh, near, far }
     }
 
-    /// The identity of a client according to the server, or why the server refuses the client.
+    /// The identity that the server finds for this client; `Err("anonymous")` if it accepts the client without one,
+    /// otherwise why it refuses the client.
     async fn client(&self, shown: Presented, mode: ClientIdentity) -> Result<String, String> {
         let (near, far) = pair().await;
         let client = async {
@@ -51,7 +52,7 @@ impl Federation {
         }
     }
 
-    /// Whether a client that expects `expected` accepts this server.
+    /// Whether a client that expects `expected` accepts a server with this certificate, or why not.
     async fn server(&self, shown: Presented, expected: &str) -> Result<(), String> {
         let (near, far) = pair().await;
         let (expected, offered) = (identity(expected), [Alpn::Http1]);

@@ -1,4 +1,4 @@
-//! Tests the first bytes of a connection.
+//! Tests by which first bytes TLS of the mesh is distinguished from an application's own.
 
 use leno_transport::{ClientHello, Hello};
 

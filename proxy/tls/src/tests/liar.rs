@@ -1,4 +1,4 @@
-//! A peer that only uses rustls: it accepts any certificate and presents any certificate.
+//! A TLS peer without the rules of this crate, so that it can present any certificate.
 
 use std::sync::Arc;
 
@@ -111,7 +111,8 @@ pub(super) async fn connect_without_key(
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
-/// Accepts as a server with any certificate.
+/// Accepts as a server that presents any certificate. It does not trust the mesh, so its own side fails if the client
+/// presents a certificate.
 pub(super) async fn accept(
     tcp: TcpStream,
     (chain, key): Certified,

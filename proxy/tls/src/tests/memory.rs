@@ -14,7 +14,7 @@ const FEW: usize = 64;
 /// Room for one record that was read and for the plaintext of another.
 const MOST: usize = 40 * 1024;
 
-/// Runs a test on a thread of its own, because a budget belongs to its thread.
+/// Runs a test on a thread of its own, because charges to a budget count for a thread.
 fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -23,8 +23,8 @@ fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
     std::thread::spawn(run).join().unwrap();
 }
 
-/// A connection whose records the test forwards: the client, the client's peer socket, the server's peer socket, and
-/// the server.
+/// A connection through two sockets between its ends. Their bytes are forwarded until both ends have sent something;
+/// after that only if the test forwards them. Returns the client, the two sockets, and the server.
 pub(super) async fn tapped(mesh: &Mesh) -> (TlsStream, TcpStream, TcpStream, TlsStream) {
     let (near, mut tap) = pair().await;
     let (mut other_tap, far) = pair().await;
