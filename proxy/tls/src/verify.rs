@@ -1,4 +1,5 @@
-//! Reads the identity in a certificate and checks the certificate.
+//! Reads a certificate as an X509-SVID (the SPIFFE form of a certificate), and checks it against what this side
+//! expects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +20,11 @@ use x509_parser::prelude::FromDer;
 
 use crate::Refusal;
 
-/// The identity and the validity of a certificate that webpki has validated.
+/// The identity and the validity in a certificate. Proves something only once webpki has validated the chain.
 #[derive(Clone, Debug)]
 pub(crate) struct Svid {
     pub(crate) identity: Identity,
+    /// Both times are seconds since 1970.
     pub(crate) not_before_s: i64,
     pub(crate) not_after_s: i64,
 }
@@ -100,7 +102,8 @@ pub(crate) struct ServerVerifier<C> {
 
 /// Checks a certificate whose chain is valid.
 pub(crate) trait CheckServer: std::fmt::Debug + Send + Sync {
-    /// Checks the certificate of the server. `server_name` is the host that the client has dialled.
+    /// Checks the server's certificate. `server_name` is the host name of the policy, or the server's IP address in the
+    /// mesh.
     fn check(
         &self,
         certificate: &CertificateDer<'_>,
@@ -164,9 +167,9 @@ impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
 /// How a server checks a client's certificate: the client must have an identity of this workload's trust domain, or of
 /// a federated one. Only the roots of a domain prove identities of that domain.
 ///
-/// If an identity is optional, the handshake accepts any certificate or none, and the certificate is verified
-/// afterwards. In the handshake the client only proves that it has the key of its certificate. Without this, a copied
-/// certificate would give a client an identity.
+/// If an identity is optional, the handshake accepts any certificate or none, and
+/// [`TlsConfigs::identify`](crate::TlsConfigs) verifies the certificate afterwards. In the handshake a client still
+/// proves that it has the key of its certificate; otherwise a copied certificate would give it an identity.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
