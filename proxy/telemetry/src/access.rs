@@ -96,8 +96,8 @@ impl AccessLog {
         }
     }
 
-    /// Copies those parts of a request that its line in the log needs. `None` if the request is not logged, because it
-    /// carries an export of log records itself.
+    /// Copies those parts of a request that its line or record needs. `None` if the request must not be logged, because
+    /// it exports records of this log itself.
     pub(crate) fn note<'h, H>(
         &self,
         method: &str,
@@ -120,7 +120,7 @@ impl AccessLog {
         Some(Noted { method: method.into(), target: shown.into(), headers: headers.collect() })
     }
 
-    /// Queues a line. If it was dropped, returns the counter for that.
+    /// Queues a line or record. If it was dropped, returns the counter for that.
     pub(crate) fn write(&self, record: &Record<'_>) -> Option<Counter> {
         let (is_queued, lost) = match self {
             Self::Lines(log) => (log.write(record), Counter::AccessLogDropped),

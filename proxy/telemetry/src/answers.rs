@@ -10,12 +10,14 @@ const MAX_GRPC_STATUSES: usize = 17;
 /// How many causes are counted separately. Causes are constants of the code, so this number is never reached.
 const MAX_CAUSES: usize = 64;
 
-/// The counts of an edge or a route on one worker.
+/// The counts of an [`Edge`](crate::Edge), or of a rule of a route ([`RouteCounter`](crate::RouteCounter)), on one
+/// worker.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     statuses: RefCell<Vec<(u16, u64)>>,
     grpc: RefCell<Vec<(u8, u64)>>,
-    /// HTTP statuses other than 200 with which gRPC calls are counted, because the mesh has failed them.
+    /// gRPC calls whose HTTP status, with which they are counted in `statuses`, is not 200: calls that the mesh has
+    /// failed.
     failed_calls: RefCell<Vec<(u16, u64)>>,
     errors: RefCell<Vec<(&'static str, u64)>>,
 }
@@ -72,7 +74,8 @@ fn add<K: Copy + Ord>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
     }
 }
 
-/// Adds one to an entry. The list is searched, because an edge has only a few statuses.
+/// Adds one to the entry of `key`, or to that of `other` if there are already `bound` entries and none is for `key`.
+/// The list is searched, because an edge has only a few statuses.
 fn count<K: PartialEq>(entries: &mut Vec<(K, u64)>, key: K, other: K, bound: usize) {
     let key = if entries.len() < bound || entries.iter().any(|entry| entry.0 == key) {
         key

@@ -1,4 +1,4 @@
-//! Counters of a whole worker, for events that do not belong to an edge.
+//! Counters of a whole worker, for events that do not belong to an [`Edge`](crate::Edge).
 
 use std::cell::Cell;
 

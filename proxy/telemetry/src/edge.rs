@@ -68,8 +68,8 @@ impl EdgeLabels {
         }
     }
 
-    /// A row in which the requests of this edge are counted: one of `rows`, or, if all are taken, one that no other
-    /// process reads.
+    /// Claims the place, a row, in which the requests of this edge are counted. It is in `rows`, the memory that the
+    /// aggregator of flows reads, or, if that is full, in memory that no other process reads.
     pub(crate) fn claim(&self, rows: &Rc<Rows>) -> Row {
         let of = |rows: &Rc<Rows>| rows.claim(&self.shared());
         let private = || of(&Rows::new(WorkerMemory::private()));
@@ -77,12 +77,14 @@ impl EdgeLabels {
     }
 }
 
-/// An edge or a client on which requests are counted, and which names client and server for the access log.
+/// What requests are counted on: an edge, or a client of an edge about which the access log may know more than the
+/// edge.
 pub trait Logged {
     /// The edge on which requests are counted.
     fn edge(&self) -> &Edge;
 
-    /// The client and the server in lines of the access log.
+    /// The client and the server in lines of the access log. On the inbound side an edge has only the client's service
+    /// account; the log has the client's instance if it is known.
     fn logged(&self) -> Cow<'_, EdgeLabels> {
         Cow::Borrowed(self.edge().labels())
     }
@@ -119,7 +121,9 @@ pub struct Edge {
     pub(crate) written_bytes: Cell<u64>,
     pub(crate) connect_failures: Cell<u64>,
     pub(crate) retries: Cell<u64>,
+    /// Why this worker has ejected the server; `None` if it has not.
     pub(crate) ejected: Cell<Option<&'static str>>,
+    /// When a handle of the edge or an open connection was last seen. Not updated by each request.
     pub(crate) used_at: Cell<Instant>,
     /// The last request with a span in each bucket of durations. `None` before the first one.
     pub(crate) exemplars: RefCell<Option<Box<Exemplars>>>,

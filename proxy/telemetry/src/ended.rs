@@ -11,12 +11,12 @@ use crate::render::workload_of;
 use crate::route::MAX_ROUTES;
 use crate::snapshot::{EdgeCounts, Snapshot};
 
-/// The sum of these counts. It takes no more memory than one worker may use: beyond that, series that no other worker
-/// has are dropped.
+/// The sum of the counts of ended workers. It has no more entries than one worker may have: beyond that, entries that
+/// no other worker has are dropped.
 #[derive(Debug, Default)]
 pub struct EndedCounts {
     sum: Snapshot,
-    /// Edges that workers showed when they ended, and until when they are shown.
+    /// For each edge that a worker still showed when it ended: until when it is shown.
     shown: BTreeMap<EdgeLabels, Instant>,
 }
 

@@ -1,17 +1,17 @@
-//! Counters, histograms, the access log, taps and traces of the data plane.
+//! Counters, histograms, the access log, taps (live views of requests for operators) and traces of the data plane.
 //!
-//! Each worker has a [`Registry`] of plain cells: counting costs an addition, with no lock and no shared cache line. A
-//! connection looks up its [`Edge`] (client, server, mTLS) once and counts on it. Requests are counted in memory that
-//! the aggregator of flows can read, too (`leno-requests`). For `/metrics` each worker sends a [`Snapshot`], and the
-//! sum of all snapshots is rendered.
+//! Each worker has a [`Registry`] of `Cell`s: counting costs an addition, with no lock and no shared cache line. A
+//! connection looks up its [`Edge`], which is a client, a server and whether they use mTLS, once and counts on it.
+//! Requests are counted in memory that another process, the aggregator of flows, can read, too (`leno-requests`). For
+//! `/metrics` each worker sends a [`Snapshot`], and the sum of all snapshots is rendered.
 //!
 //! ```text
 //! worker: Registry ── edge(labels) ──► Edge: requests, durations, connections, bytes
 //!             └─ snapshot() ──► merge ──► render ──► /metrics
 //! ```
 //!
-//! Labels come from discovery and identities, never from requests. The number of edges is limited: further edges are
-//! counted on one edge named `other`; so are rules of routes.
+//! Labels come from discovery and identities, never from requests, except the server names of TLS connections. The
+//! numbers of edges, of rules of routes and of server names are limited: further ones are counted together as `other`.
 
 #![cfg_attr(
     not(test),

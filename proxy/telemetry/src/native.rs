@@ -1,8 +1,8 @@
 //! Durations in the exponential buckets of Prometheus' native histograms.
 //!
-//! Bounds are powers of two to the quarter, so that a quantile is off by 9 % at most; those of classic histograms stand
-//! farther apart ([`BUCKET_BOUNDS_S`](crate::BUCKET_BOUNDS_S)). An edge has a cell for each bucket once it has a
-//! request.
+//! Each bound is 2^(1/4) times the one before (19 %), so a quantile is off by 9 % at most. The bounds of classic
+//! histograms ([`BUCKET_BOUNDS_S`](crate::BUCKET_BOUNDS_S)) are farther apart. To save memory, the counts are allocated
+//! with the first duration.
 
 use std::cell::{Cell, OnceCell};
 use std::time::Duration;
@@ -13,17 +13,18 @@ pub const SCHEMA: i32 = 2;
 pub const ZERO_THRESHOLD_S: f64 = 1.0 / 32_768.0;
 /// The index of the upper bound of the first bucket above the threshold.
 pub const FIRST_INDEX: i32 = -15 * 4 + 1;
-/// Buckets above the threshold: to 2^7 seconds. Longer durations count in the last one.
+/// The number of buckets above the threshold, up to 2^7 seconds. Longer durations count in the last one.
 const BUCKETS: usize = 22 * 4;
-/// The number of all buckets, including the one below the threshold.
+/// The number of all buckets, including the one for durations up to the threshold.
 const CELLS: usize = BUCKETS + 1;
 
-/// The durations of one edge or one rule on a worker.
+/// The durations of requests between one client and one server (an [`Edge`](crate::Edge)), or of those that followed
+/// one rule of a route, on one worker. Allocated with the first duration.
 #[derive(Debug, Default)]
 pub(crate) struct NativeHistogram(OnceCell<Box<[Cell<u64>; CELLS]>>);
 
-/// A copy of a [`NativeHistogram`], or the sum of several. Either empty, or the count below the threshold, followed by
-/// those of the buckets above it.
+/// A copy of a [`NativeHistogram`], or the sum of several. Empty if nothing was counted; else one number for each cell:
+/// the first for durations up to the threshold, the others for the buckets above it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativeCounts(Vec<u64>);
 
@@ -44,7 +45,7 @@ impl NativeHistogram {
 }
 
 impl NativeCounts {
-    /// The number of durations below the threshold.
+    /// The number of durations up to [`ZERO_THRESHOLD_S`].
     #[must_use]
     pub fn zero(&self) -> u64 {
         self.0.first().copied().unwrap_or_default()
@@ -67,7 +68,8 @@ impl NativeCounts {
     }
 }
 
-/// The cell of a duration: that of the smallest bound that is not below the duration. Each exponent has four bounds.
+/// The index of the cell in which a duration counts: the first one whose upper bound is at least the duration. 0 up to
+/// the threshold; the last one if all bounds are lower. There are four buckets from each power of two to the next.
 fn cell_of(duration: Duration) -> usize {
     /// The number of bits in a float's mantissa.
     const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;

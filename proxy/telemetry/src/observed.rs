@@ -1,4 +1,5 @@
-//! A request in progress, while a tap is open or if the request may have a span.
+//! The details of a request in progress. They are recorded only if an open tap may show the request, if it may have a
+//! span, or if the access log has a field that needs them.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -33,10 +34,15 @@ pub(crate) struct Observed {
     target: Box<[u8]>,
     authority: Box<str>,
     headers: Vec<(Box<str>, Box<str>)>,
+    /// A random number that the client's proxy sends to the server's, so that a tap can join the events of both. 0 is
+    /// not used.
     mark: Cell<Option<NonZeroU64>>,
+    /// The identity that the other side has proven: the server's on the outbound side, the client's on the inbound
+    /// side.
     peer: RefCell<Option<Box<str>>>,
     route: Option<Box<str>>,
     retries: Cell<u32>,
+    /// The trace context with which the request came.
     carried: Carried,
     /// The copies of the bodies; `None` unless an open tap wants bodies of this request.
     copies: Option<(BodyCopies, RoomForBodies)>,
@@ -142,8 +148,8 @@ impl Observed {
         Some(Mark { number, follow, begins_trace: !has_trace && !self.carried.has_parent })
     }
 
-    /// Chooses the taps that get the request, once. A tap that filters by status may leave the request out at its end;
-    /// it then counts against the tap's rate only at its end. Returns whether a tap was chosen.
+    /// Chooses the taps that get the request, once. A tap that filters by status counts the request against its rate
+    /// only at the request's end, when the status is known. Returns whether a tap was chosen.
     fn decide(&self, edge: &EdgeLabels) -> bool {
         let mut chosen = self.chosen.borrow_mut();
         let chosen = chosen.get_or_insert_with(|| {

@@ -1,4 +1,5 @@
-//! A queue of limited length between the requests of a worker and a task of the same thread that exports them.
+//! A queue of limited length, in which the spans or log records of a worker wait for a task of the same thread that
+//! exports them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -8,8 +9,8 @@ use std::task::{Poll, Waker};
 
 use leno_tap::{AccessRecord, TraceSpan};
 
-/// The largest number of bytes of all items in a queue, by [`Weigh`]. A single item is not larger than the head of a
-/// request.
+/// The largest number of bytes of all items in a queue, by [`Weigh`]. An item has at most the head of a request, so
+/// several fit.
 const MAX_BYTES: usize = 4 << 20;
 
 /// An item whose memory can be estimated.
@@ -71,7 +72,7 @@ impl<T: Weigh> Queue<T> {
         true
     }
 
-    /// Waits until `count` items are queued.
+    /// Waits until `count` items are queued. Only one task may wait at a time.
     pub async fn wait_for(&self, count: usize) {
         poll_fn(|cx| {
             if self.items.borrow().len() >= count {

@@ -21,8 +21,9 @@ use crate::snapshot::Snapshot;
 use crate::tap::{Arriving, Beyond, Mark, OpenTaps, Taps};
 use crate::trace::{Ended, Trace, TraceParent, Traces};
 
-/// How many edges a worker counts separately. An edge has about 40 series and 500 bytes, so these are at most some
-/// 10,000 series and a page of 2 MB. A workload calls tens of others.
+/// How many edges a worker counts separately. An edge has about 40 series and takes less than 16 KiB (tests/series.rs),
+/// so these are at most some 10,000 series, a page of 2 MB and 4 MiB of memory. A workload usually calls tens of
+/// others.
 pub const MAX_EDGES: usize = 256;
 /// How long an edge is shown after its last use. An edge is unused if it has no handle and no open connections. Its
 /// counts are kept until another edge needs the room, so that they continue if the edge is used again.
@@ -199,7 +200,8 @@ impl Relay<'_> {
 #[derive(Debug)]
 pub struct Registry {
     counters: Counters,
-    /// Dropped before the edges, whose rows then stay as they are.
+    /// Declared before the edges, so that it is dropped first: this marks the worker as ended, and dropping an edge
+    /// then leaves its row to the reader, which may not have read the last counts yet.
     rows: WorkerRows,
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
     forgotten: RefCell<Forgotten>,
@@ -320,7 +322,8 @@ impl Registry {
         Begun { at, protocol, noted, observed, beyond, trace, traces, route: None }
     }
 
-    /// Ends a request: counts it on its edge and logs it.
+    /// Ends a request: counts it on its edge and its route, and gives it to the taps, to the trace and to the access
+    /// log.
     pub fn end(&self, counted: &impl Logged, begun: &Begun, outcome: &Outcome) {
         let duration = (self.clock)().saturating_duration_since(begun.at);
         let edge = counted.edge();
@@ -397,7 +400,8 @@ impl Registry {
         }
     }
 
-    /// Counts a TLS connection of a client by its server name, if it has a name.
+    /// Counts a TLS connection of a client by the server name in its ClientHello. Connections without a name are
+    /// counted as one with an empty name.
     pub fn tls_name(&self, direction: Direction, name: Option<&str>) {
         let mut names = self.tls_names.borrow_mut();
         let name = name.unwrap_or(NO_NAME);

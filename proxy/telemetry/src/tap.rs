@@ -35,7 +35,7 @@ pub const MAX_QUEUED: usize = 256;
 pub const MAX_RATE: u32 = 500;
 /// For how many requests of a proxy bodies are copied at a time. They occupy up to 512 KiB.
 pub const MAX_COPIED: usize = 64;
-/// The lowest bit of the version, which is set while a tap is open.
+/// The lowest bit of [`Shared::version`], which is set while a tap is open.
 const IS_ON: u64 = 1;
 /// A tap whose client no longer polls it is closed after this time.
 pub const LAPSE: Duration = Duration::from_secs(5);
@@ -72,7 +72,7 @@ impl Drop for RoomForBodies {
     }
 }
 
-/// The results for requests that a tap's filter matched.
+/// What became of the requests that matched the tap's filter; see [`Counted`].
 #[derive(Debug, Default)]
 struct Counts {
     queued: AtomicU64,
@@ -177,7 +177,8 @@ impl Taps {
         self.0.is_watched.store(false, Ordering::Relaxed);
     }
 
-    /// The requests that a tap has recorded since the last call, and its counts since it was opened.
+    /// The requests that a tap has recorded since the last call, and its counts since it was opened. `None`: no tap has
+    /// this name.
     #[must_use]
     pub fn poll(&self, name: &str) -> Option<(Vec<TappedRequest>, Counted)> {
         let tap = self.read().iter().find(|tap| &*tap.name == name).cloned()?;

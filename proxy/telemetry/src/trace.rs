@@ -64,6 +64,7 @@ pub(crate) struct Trace {
     is_sampled: bool,
     /// Whether no proxy before this one has decided if the trace is sampled.
     is_new: bool,
+    /// In which formats the next hop gets the trace context.
     forms: Forms,
 }
 
@@ -181,7 +182,7 @@ impl Traces {
             || self.settings.keeps_slower.is_some_and(is_slow)
     }
 
-    /// Whether another such span may be kept in the current second.
+    /// Whether another span of a trace that is not sampled may be kept in the current second.
     fn affords(&self, now: Instant) -> bool {
         let second = now.saturating_duration_since(self.started).as_secs();
         let (of, kept) = self.kept.get();

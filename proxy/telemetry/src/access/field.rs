@@ -28,7 +28,8 @@ macro_rules! fields {
                 match self { $(Self::$variant => $attribute),+ }
             }
 
-            /// Whether the field is only known for a request that is observed, as for a span.
+            /// Whether the field is only available if the details of the request are recorded ([`crate::observed`]),
+            /// which costs more.
             pub(crate) const fn is_observed(self) -> bool {
                 match self { $(Self::$variant => $is_observed),+ }
             }
@@ -123,7 +124,8 @@ impl Field {
         }
     }
 
-    /// Whether the field is only known for a request that is observed, as for a span.
+    /// Whether the field is only available if the details of the request are recorded ([`crate::observed`]), which
+    /// costs more.
     pub(crate) fn is_observed(&self) -> bool {
         matches!(self, Self::Named(name) if name.is_observed())
     }

@@ -6,8 +6,8 @@ use super::settings::{Pair, Part, Parts};
 use super::{Form, Layout, MAX_FIELD_BYTES, Record, Value};
 
 impl Record<'_> {
-    /// The line, including its newline. All bytes of values except printable ASCII are escaped, so that a
-    /// request cannot forge a second line.
+    /// The line, including its newline. In values, all bytes except printable ASCII are escaped, and so are spaces,
+    /// `"`, `\` and `%`, so that a request cannot forge a field or a second line.
     #[must_use]
     pub(super) fn line(&self, form: Form, layout: &Layout) -> String {
         let mut line = String::with_capacity(256);

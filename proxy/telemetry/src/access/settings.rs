@@ -1,4 +1,4 @@
-//! Settings of the access log: which lines it has, and where they go. Examples: `off`, `json`,
+//! Settings of the access log: where its lines or records go, and which fields they have. Examples: `off`, `json`,
 //! `otlp:method,path,status`, `text:%time% %method% %path% %status%`.
 
 use std::fmt;
@@ -55,7 +55,7 @@ pub enum Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) parts: Parts,
-    /// Whether a field is only known for requests that are observed, as for a span.
+    /// Whether a field is only available if the details of a request are recorded ([`Field::is_observed`]).
     pub(crate) is_observed: bool,
     /// The headers that are copied when a request begins.
     pub(super) headers: Arc<[Box<str>]>,
@@ -118,7 +118,7 @@ impl Layout {
         Self { parts, is_observed, headers }
     }
 
-    /// The fields, separated by commas, each optionally with another key.
+    /// Parses a list of fields, separated by commas, each optionally with another key.
     fn of_list(text: &str) -> Result<Self, String> {
         let mut pairs: Vec<Pair> = Vec::new();
         for part in text.split(',').map(str::trim) {

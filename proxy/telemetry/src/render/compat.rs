@@ -1,9 +1,10 @@
 //! The same counts under the names and labels of other meshes, so that dashboards made for these meshes continue to
 //! work.
 //!
-//! Nothing more is counted for this: the page is rendered from the snapshot that has the proxy's own metrics. Other
-//! meshes count by workload, and Leno counts by instance, so edges with the same labels are added up. A sum also
-//! includes edges that are no longer shown or were dropped, because Prometheus would treat a falling sum as a restart.
+//! Nothing more is counted for this: the page is rendered from the snapshot that has the proxy's own metrics. Edges
+//! that have the same labels in the other mesh are added up. Such a sum includes edges that are no longer shown, as
+//! long as one of them is shown: if it fell, Prometheus would take that for a restart of the counter. Istio's metrics
+//! are by workload, so their sums also include the counts of dropped edges.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -100,7 +101,7 @@ impl OwnWorkload {
 /// Edges by the labels that they have in another mesh.
 type Grouped = BTreeMap<String, EdgeCounts>;
 
-/// The counts of edges, summed by these labels. Groups without a live edge are left out.
+/// The counts of edges, summed by these labels. Sums without an edge that is still shown are left out.
 fn grouped(snapshot: &Snapshot, labels: impl Fn(&EdgeLabels) -> String) -> Grouped {
     let mut groups = Grouped::new();
     for (edge, counts) in &snapshot.edges {
@@ -110,7 +111,7 @@ fn grouped(snapshot: &Snapshot, labels: impl Fn(&EdgeLabels) -> String) -> Group
     groups
 }
 
-/// The same, with the server's workload in the labels, and including the counts of dropped edges.
+/// Like [`grouped`], but `labels` also gets the server's workload, and the sums include the counts of dropped edges.
 fn grouped_by_workload(
     snapshot: &Snapshot,
     labels: impl Fn(&EdgeLabels, &str) -> String,

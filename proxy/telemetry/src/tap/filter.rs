@@ -10,7 +10,7 @@ use super::follow::identifier;
 use super::{MAX_RATE, are_alike};
 use crate::observed::path;
 
-/// The largest number of names of clients, and also of names of servers. The servers are the instances of a workload.
+/// How many clients a filter may name, and how many servers. A workload is named by all its instances.
 const MAX_PARTIES: usize = 64;
 /// The rate of a tap if the user names none.
 const DEFAULT_RATE: u32 = 50;
@@ -38,9 +38,10 @@ pub struct Filter {
     pub with_bodies: bool,
     /// Whether the tap shows the decisions of the proxy.
     pub with_decisions: bool,
-    /// The identifier to add to the requests. Proxies of later hops recognise the requests by it.
+    /// The identifier to add to the requests, so that the taps of later hops recognise them ([`super::follow`]).
     pub follow: Option<NonZeroU64>,
-    /// Selects only requests with this identifier, whichever target of the first tap has chosen them.
+    /// Selects only requests to which a tap of an earlier hop has added this identifier. The part of it that names the
+    /// earlier tap's target is not compared.
     pub followed: Option<NonZeroU64>,
     /// The largest number of requests in total.
     pub most: Option<u32>,

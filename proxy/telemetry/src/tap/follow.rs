@@ -1,15 +1,17 @@
-//! Following a request over several hops: the identifier by which the proxies of later hops recognise it.
+//! Following a request over several hops: a tap adds an identifier to it, by which the proxies of later hops recognise
+//! it.
 //!
 //! ```text
-//! client's proxy ── traceparent, tracestate: leno=ID ──► application ── the same, where it passes on the context
-//!                                                        of traces (W3C) ──► its proxy, whose tap is for ID
+//! client's proxy ── traceparent, tracestate: leno=ID ──► application ── same headers ──► its proxy, with a tap for ID
 //! ```
+//! The application must copy the two headers (W3C Trace Context) to the requests that it sends.
 
 use std::num::NonZeroU64;
 
 /// The beginning of the member in `tracestate`.
 const MEMBER: &str = "leno=";
-/// The low bits of an identifier, which name the target of the tap that has chosen the request.
+/// The low bits of an identifier. An operator may tap several targets with identifiers that differ only in these bits,
+/// so that events show which target has chosen the request.
 const TARGET_BITS: u32 = 16;
 
 /// The trace context of a request when it arrives (W3C Trace Context).

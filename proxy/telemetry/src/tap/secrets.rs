@@ -32,7 +32,7 @@ const SECRET: [&str; 20] = [
 /// Whole names whose values are masked: parameters of signed URLs, API keys, parameters of sign-ins.
 const SECRET_NAMES: [&str; 8] = ["assertion", "code", "key", "otp", "pass", "pin", "sid", "sig"];
 
-/// Names that contain one of these parts but are no secrets.
+/// Names that contain one of the parts in [`SECRET`] but are not secret.
 const PUBLIC: [&str; 2] = [":authority", "authority"];
 
 /// Whether the value of a header or of a query parameter with this name is masked.

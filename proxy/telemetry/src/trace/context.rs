@@ -40,6 +40,7 @@ pub(crate) struct Parent {
     pub(crate) span_id: u64,
 }
 
+/// The headers of B3 in several headers.
 const PARTS: [&str; 4] = ["x-b3-traceid", "x-b3-spanid", "x-b3-sampled", "x-b3-flags"];
 
 impl<'h> Lines<'h> {

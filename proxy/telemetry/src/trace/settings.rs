@@ -79,10 +79,11 @@ impl TraceSettings {
 }
 
 impl Sampling {
-    /// Whether a trace is sampled. All proxies decide in the same way for the same trace.
+    /// Whether a trace is sampled. Proxies with the same share decide in the same way for the same trace.
     #[must_use]
     pub fn takes(self, trace_id: u128) -> bool {
-        // The last 56 bits are random, even if another program has begun the trace (W3C Trace Context, level 2).
+        // Only the last 56 bits are used: W3C Trace Context, level 2, asks every program that begins a trace to make
+        // them random.
         let random = trace_id & ((1 << 56) - 1);
         random.wrapping_mul(1_000_000) >> 56 < u128::from(self.millionths)
     }
