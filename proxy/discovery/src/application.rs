@@ -96,7 +96,7 @@ impl ApplicationIdentity {
         self.identity.clone().run().await
     }
 
-    /// The numbers so far.
+    /// The values of the counters.
     #[must_use]
     pub fn counts(&self) -> ApplicationCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -279,7 +279,8 @@ fn federated(certificate: &Certificate) -> impl Iterator<Item = (String, leno_wi
     certificate.federated.iter().map(|(domain, roots)| bundle(domain.as_str(), roots.concat()))
 }
 
-/// The bundles of all trust domains: the certificate's own first.
+/// The bundles of all trust domains, by the SPIFFE ID of each. The certificate's own bundle replaces a federated one of
+/// the same domain.
 fn bundles(certificate: &Certificate) -> Result<X509BundlesResponse, Status> {
     let id =
         certificate.id().ok_or_else(|| Status::internal("the certificate has no SPIFFE ID"))?;

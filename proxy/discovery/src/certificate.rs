@@ -75,7 +75,7 @@ impl Certificate {
         })
     }
 
-    /// Whether the certificate is one of these.
+    /// Whether these revocations cover the certificate.
     pub(crate) fn is_revoked(&self, revoked: &Revocations) -> bool {
         if revoked.is_empty() {
             return false;

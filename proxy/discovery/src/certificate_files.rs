@@ -1,9 +1,11 @@
 //! A certificate that a kubelet requests, renews and writes to files (`podCertificate` of a projected volume).
 //!
 //! ```text
-//!   read the files ── usable ──► in use ── the files change, another key signs, it is revoked or ends ──┐
-//!        ▲  └── not ──► one by the token, renewed by it ── the files change and are usable ─────────────┤
-//!        └──────────────────────────────────────────────────────────────────────────────────────────────┘
+//!   read the files ─┬─ usable ──► in use, until the files change, its last eighth begins, another key signs,
+//!        ▲          │             it is revoked, or the control plane refuses it twice ─────────────────────┐
+//!        │          └─ not ─────► one that is requested and renewed with the token, until the files are     │
+//!        │                        usable ───────────────────────────────────────────────────────────────────┤
+//!        └──────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! The kubelet decides when it renews. If a certificate must be replaced sooner, after a rotation of the root or a
 //! revocation, the proxy requests one with its token and uses that until the files have a newer one.
@@ -133,7 +135,8 @@ impl Refusals {
     }
 }
 
-/// Returns when the files contain another certificate, or when `current` ends soon.
+/// Returns when the files contain another certificate, or other roots that count because the control plane has sent
+/// none, or when the last part of `current`'s life begins.
 async fn replaced(client: &IdentityClient, files: &CertificateFiles, current: &Certificate) {
     loop {
         sleep(POLL).await;

@@ -35,8 +35,8 @@ pub struct Status {
     pub connected: bool,
     /// How long `connected` has had its present value.
     pub since: Duration,
-    /// The age of the state in use: zero while connected, otherwise the time since the control plane last sent
-    /// something. The age of a fixed directory is always zero.
+    /// The age of the state in use: zero while connected, otherwise the time since the last stream ended, or since the
+    /// start if there was none. The age of a fixed directory is always zero.
     pub age: Duration,
     /// The number of services and workloads in the directory.
     pub resources: usize,
@@ -59,7 +59,8 @@ pub(crate) struct Live {
     policy: watch::Sender<Option<Arc<ServerPolicy>>>,
     /// The trust bundle that the control plane has sent.
     trust: watch::Sender<Option<Arc<TrustBundle>>>,
-    /// Notifies the client that `State::watches` or `State::in_use` has changed.
+    /// Notifies the client that something must be sent: `State::watches`, `State::in_use` or `State::unknown_keys` has
+    /// changed.
     wanted: Notify,
 }
 
@@ -69,7 +70,9 @@ struct State {
     /// Whether the control plane has sent the list of services that workloads of the same identity use.
     uses_known: bool,
     connected: bool,
+    /// When `connected` changed last.
     changed: Instant,
+    /// When the last stream ended, or when this was created.
     heard: Instant,
     refused: u64,
     nacks: u64,
@@ -264,7 +267,7 @@ impl Live {
         &self.instance
     }
 
-    /// Waits until there are addresses to subscribe to.
+    /// Waits until something must be sent: subscriptions, the certificate in use, or unknown keys.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }
@@ -417,7 +420,8 @@ impl Live {
         std::mem::take(&mut self.state().unknown_keys).into_iter().collect()
     }
 
-    /// The certificate and trust bundle that handshakes use, for the first request of a stream.
+    /// The certificate and trust bundle that handshakes use, for the first request of a stream. They then count as
+    /// reported.
     pub(crate) fn in_use(&self) -> Option<TrustInUse> {
         self.state().in_use.as_mut().map(|(in_use, is_new)| {
             *is_new = false;

@@ -2,9 +2,9 @@
 //! handled by [`workload_api`], those of a kubelet by [`certificate_files`].
 //!
 //! ```text
-//!   make a key -> request, token -> certificate --published--> 70 % of its life --+
-//!        ^             |  failed: wait, longer each time                          |
-//!        +-------------+--------- or the control plane does not accept it --------+
+//!   make a key -> request, token -> certificate --published--> 70 % of its life, or earlier: --+
+//!        ^             |  failed: wait, longer each time                                       |
+//!        +-------------+--- the control plane refuses it, another key signs, it is revoked ----+
 //! ```
 
 use std::convert::Infallible;
@@ -57,6 +57,7 @@ const MAX_CERTIFICATES: usize = 100;
 pub struct IdentityClient {
     settings: Arc<Settings>,
     certificate: watch::Sender<Option<Arc<Certificate>>>,
+    /// Notified when the control plane refuses the certificate.
     wanted: Arc<Notify>,
     /// The trust bundle that the control plane has sent last.
     bundle: watch::Sender<Option<Arc<TrustBundle>>>,
@@ -108,7 +109,8 @@ impl IdentityClient {
         self.wanted.notify_one();
     }
 
-    /// From now on verifies peers with the roots of `bundle`. Renews the certificate if another key signs now.
+    /// From now on verifies peers with the roots of `bundle`. If another key signs now, or the certificate is revoked,
+    /// the certificate is renewed.
     pub(crate) fn trust(&self, bundle: &Arc<TrustBundle>) {
         self.certificate.send_if_modified(|current| {
             let Some(certificate) = current else { return false };
@@ -325,8 +327,8 @@ mod tests {
         assert_eq!(until_renewal(Duration::ZERO, 0.5), SHORTEST_RENEWAL);
     }
 
-    /// A proxy whose clock is slow renews a certificate before it ends by a clock that is fast. Each clock is wrong by
-    /// less than the certificate's lifetime permits.
+    /// A proxy whose clock is 5 minutes slow renews a certificate before it ends by a clock that is 5 minutes fast.
+    /// This holds for lifetimes above 35 minutes.
     #[test]
     fn clocks_that_are_wrong_by_five_minutes_delay_no_renewal_until_the_end() {
         let skew = Duration::from_mins(5);

@@ -11,10 +11,11 @@
 //! future for the proxy's control thread: it gets a certificate, opens the stream, and reconnects with backoff after
 //! any failure. While the control plane is unreachable, the last state stays in use, without a time limit.
 //!
-//! An [`ApplicationIdentity`] serves separate certificates to the workload's application.
+//! [`Leases`] gets the tokens of rate limits that proxies share. An [`ApplicationIdentity`] serves separate
+//! certificates to the workload's application.
 //!
-//! The crate does not deal with policy, routes, or connections between proxies. Read first:
-//! [`Directory`], then [`Client`].
+//! The crate does not evaluate policies or routes, and opens no connections between proxies. Read first: [`Directory`],
+//! then [`Client`].
 
 #![cfg_attr(
     not(test),

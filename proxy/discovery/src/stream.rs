@@ -70,7 +70,8 @@ impl StreamError {
     }
 }
 
-/// A connection for a stream, and the mark of the previous stream, if there is one.
+/// A connection for a stream. `after` keeps the directory connected until this stream is open; it belongs to the stream
+/// that this one replaces, if there is one.
 pub(crate) struct Opened<'a> {
     connection: ClientConnection,
     after: Option<Connected<'a>>,

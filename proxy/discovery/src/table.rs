@@ -37,6 +37,7 @@ pub(crate) struct Table {
     /// from another. The first in the order of names is used, so a service takes precedence over a workload, as in the
     /// control plane's index.
     aliases: HashMap<IpAddr, BTreeSet<Arc<str>>>,
+    /// Subjects that the control plane has reported as unknown.
     absent: HashSet<Subject>,
 }
 

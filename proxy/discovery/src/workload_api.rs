@@ -26,7 +26,7 @@ const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// How many certificates of other workloads an error names.
 const MAX_NAMED: usize = 4;
 
-/// Why no certificate in a response is a certificate of this workload.
+/// Why no certificate in a response can be used for this workload.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Mismatch {
     #[error(
