@@ -89,7 +89,7 @@ impl<'a> Field<'a> {
         self.value
     }
 
-    /// The token of the name, if it is well known.
+    /// The token of the name; [`Token::NONE`] if it is not well known.
     #[inline]
     pub fn token(&self) -> Token {
         self.hints.token

@@ -42,7 +42,7 @@ pub enum DecodeError {
     /// The section ends within a field.
     #[error("the section ends within a field")]
     Truncated,
-    /// An integer exceeds 32 bits, or is encoded with more octets than necessary.
+    /// An integer exceeds 32 bits, or has more than five octets after its prefix.
     #[error("an integer is too long")]
     IntegerOverflow,
     /// An index is 0 or beyond the end of the table.
@@ -146,9 +146,9 @@ impl Decoder {
         self.last_field
     }
 
-    /// The fields that the section decoded last has inserted into the table. `None` if the section refers to the table,
-    /// so that equal sections may decode to other fields. Only valid after a section that was
-    /// [complete](Outcome::Complete).
+    /// The fields that the section decoded last has inserted into the table. `None` if equal sections may decode to
+    /// other fields or must be decoded again: the section refers to the table, begins with a size update, or inserts a
+    /// field after the first 64. Only valid after a section that was [complete](Outcome::Complete).
     pub fn inserts(&self) -> Option<Inserts> {
         self.inserts
     }
@@ -169,9 +169,9 @@ impl Decoder {
         true
     }
 
-    /// Appends a field that follows a section, if it is a literal that does not enter the table and is within the
-    /// limits. If this returns false, the block may have changed, and the section with this field must be decoded as a
-    /// whole.
+    /// Appends a field that follows a section, if it is a literal without indexing (RFC 7541 section 6.2.2), not one
+    /// that is never indexed, and within the limits. If this returns false, the block may have changed, and the section
+    /// with this field must be decoded as a whole.
     pub fn append(&self, field: &[u8], block: &mut Block, limits: Limits) -> bool {
         let Some((&first @ ..0x10, mut rest)) = field.split_first() else { return false };
         let mut sink = Sink::new(block, limits);
@@ -390,7 +390,8 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Makes `text` a field of the block, if it still fits.
+    /// Makes `text` a field of the block, if it still fits; otherwise removes it from the buffer. Returns whether it
+    /// fits.
     fn finish(&mut self, text: Text, never: bool) -> bool {
         let length = self.block.bytes_mut().len() - text.start;
         let admitted = self.admits(length);

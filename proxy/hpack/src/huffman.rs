@@ -14,7 +14,7 @@ use code::{EOS, FAST, FAST_BITS, FIRST_CODE, FIRST_RANK, LIMIT, MAX_LENGTH, PACK
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// The number of lookups between two refills.
+/// The number of lookups between two refills of the bits: a refill makes 56 bits valid.
 const LOOKUPS: u32 = 56 / FAST_BITS;
 
 /// The length of the shortest code in bits. It limits the number of symbols in a string.

@@ -178,7 +178,8 @@ pub(crate) fn static_field(token: Token, value: &[u8]) -> Option<usize> {
     candidates.find(|&index| ENTRIES[index - 1].value.as_bytes() == value)
 }
 
-/// The entries that have a value, and the entries that have the same name as the entry before them.
+/// The index and the value of each entry that has a value. An entry with the same name as the entry before it is always
+/// among these.
 const VALUES: [(usize, &str); 14] = [
     (2, "GET"),
     (3, "POST"),
