@@ -42,8 +42,8 @@ pub const HANDSHAKES_OF_ADDRESS: usize = HANDSHAKES / 4;
 pub const CONNECTION_IDLE: Duration = Duration::from_secs(10);
 /// How often a client's proxy sends a keep-alive packet.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(3);
-/// How long a proxy that ends waits until other proxies know. It is more than three times the round-trip time, after
-/// which QUIC forgets a closing connection (RFC 9000, 10.2).
+/// How long a proxy that ends waits until other proxies know. It is meant to be longer than QUIC keeps a closing
+/// connection: three times its probe timeout, which is some round-trip times (RFC 9000, 10.2).
 pub const CLOSING: Duration = Duration::from_secs(1);
 /// How many bytes are queued in a connection, in each direction: some 50 datagrams. Further datagrams are dropped.
 pub const QUEUED_BYTES: usize = 64 * 1024;

@@ -30,12 +30,14 @@ pub struct Captured {
     is_ipv4: bool,
 }
 
-/// The result of one read: datagrams of one sender to one destination.
+/// The result of one read: datagrams of one sender to one destination. The kernel may join several in one read.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) client: SocketAddr,
     pub(crate) placeholder: IpAddr,
+    /// How many bytes were read.
     length: usize,
+    /// The size of each datagram; the last one may be shorter.
     each: usize,
 }
 

@@ -40,9 +40,11 @@ pub(crate) struct Inbound {
     gate: Rc<dyn Gate>,
     credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     counts: Rc<Counts>,
+    /// The flows, by the client's identity.
     places: Shares<Identity>,
     /// The handshakes in progress, by address and by whether the address was validated.
     handshakes: Shares<(IpAddr, bool)>,
+    /// The connections, by the client's identity.
     of_clients: Shares<Identity>,
     /// The connections, by the number that QUIC gives each of them.
     connections: RefCell<HashMap<usize, (Connection, ProvenPeer)>>,
@@ -57,7 +59,9 @@ type Flows = Rc<RefCell<HashMap<u64, Rc<Application>>>>;
 #[derive(Debug)]
 struct Application {
     socket: UdpSocket,
+    /// The addresses at which the application may listen, all of the source's family.
     candidates: Vec<SocketAddr>,
+    /// The index of the candidate to which the socket is connected.
     at: Cell<usize>,
     /// Whether the application has sent something, so that its address is known to be right.
     has_answered: Cell<bool>,
@@ -138,7 +142,7 @@ impl Inbound {
         }
     }
 
-    /// Serves a connection as long as it has a place.
+    /// Serves a connection until it ends, or until it must make room for a connection of another identity.
     async fn admit(self: &Rc<Self>, connection: Connection, peer: ProvenPeer) {
         let served = match self.of_clients.take(peer.identity().clone()) {
             Some(place) => {
@@ -389,8 +393,8 @@ impl Application {
         }
     }
 
-    /// Called if nothing listens at the application's address. The next candidate is tried, unless the application has
-    /// answered before.
+    /// Called after an error of the socket. If it means that nothing listens at the application's address, the next
+    /// candidate is tried, unless the application has answered before.
     fn failed(&self, error: &io::Error) {
         if error.kind() != io::ErrorKind::ConnectionRefused || self.has_answered.get() {
             return;

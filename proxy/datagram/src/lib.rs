@@ -5,6 +5,9 @@
 //!  application ─► placeholder, port 15001 ─► Outbound ─┬─ QUIC, port 15008 ─► Inbound ─► application
 //!                                                      └─ outside of the mesh, in plaintext
 //! ```
+//! The capture's kernel programs replace the destination of a workload's datagram by a placeholder: an address, local
+//! to this machine, from which the proxy looks up the destination ([`Destinations`]).
+//!
 //! A flow is the datagrams from one socket of a client to one address of a server. The client's proxy opens a
 //! bidirectional stream for it, and sends both ports on it. The server's proxy answers with one byte, or resets the
 //! stream with the [`Refusal`]. From then on each QUIC datagram has the number of the stream and the payload (`wire`).
@@ -14,8 +17,7 @@
 //! ([`bounds`]), and a counter shows how often each limit was reached ([`Count`]).
 //!
 //! This crate knows no policy: [`Routes`] decides where a client's datagrams go, and [`Gate`] whether a server accepts
-//! them. Of the kernel programs it only knows what a placeholder is. Read first: [`Datagrams`], then `outbound` and
-//! `inbound`. Everything belongs to one worker thread.
+//! them. Read first: [`Datagrams`], then `outbound` and `inbound`. Everything belongs to one worker thread.
 
 #![cfg_attr(
     not(test),

@@ -70,6 +70,7 @@ pub(crate) struct Outbound {
 
 #[derive(Debug)]
 struct Flow {
+    /// The destination that the application has sent to.
     original: SocketAddr,
     /// The flow's route, once it is resolved.
     route: OnceCell<Route>,

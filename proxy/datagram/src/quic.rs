@@ -95,7 +95,8 @@ impl Endpoints {
         }
     }
 
-    /// Waits until the peers know. Until then each of their packets is answered with the close of its connection.
+    /// Waits until the peers know that their connections have ended. Until then each of their packets is answered with
+    /// the close of its connection.
     pub(crate) async fn closed(&self) {
         let all = async {
             for endpoint in self.each() {

@@ -9,7 +9,7 @@ use crate::wire;
 pub(crate) enum NotSent {
     /// The datagram is larger than the path allows.
     TooLarge,
-    /// The connection's queue is full. The queued datagrams are older, but just as useful.
+    /// The connection's queue is full. The new datagram is dropped and not a queued one, which may be just as useful.
     Congested,
     /// The connection has ended.
     Ended,

@@ -1,9 +1,9 @@
 //! The sockets of a worker, in the network namespace of its workload.
 //!
 //! A proxy that takes over opens sockets on the same ports before the earlier one has closed its own (`SO_REUSEPORT`,
-//! which the kernel permits only to processes of one user). The kernel then distributes packets between both processes
-//! as these sockets demand. This works for two processes. If there is a third, some packets are lost until one of them
-//! has closed its sockets.
+//! which the kernel permits only to processes of one user). Each new socket also sets the rule by which the kernel
+//! chooses which process gets a packet. The rules are made for two processes. If there is a third, some packets are
+//! lost until one of them has closed its sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -49,7 +49,8 @@ pub(crate) async fn connected(
     let socket = leno_transport::udp(to.is_ipv6()).await?;
     if let Some(from) = from {
         if from.is_ipv6() {
-            // The stand-in address is local only by a route, and not assigned to an interface.
+            // The stand-in address, which applications see for any client, is local only by a route, and not assigned
+            // to an interface.
             socket.set_freebind_v6(true)?;
         }
         socket.bind(&SocketAddr::new(from, 0).into())?;

@@ -28,6 +28,7 @@ struct Entry<V> {
     /// Distinguishes entries, because keys may be used again.
     number: u64,
     used_at: Cell<Instant>,
+    /// Whether the entry was used since the hand last passed it.
     has_chance: Cell<bool>,
 }
 

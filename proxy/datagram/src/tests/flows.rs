@@ -186,7 +186,7 @@ fn the_largest_datagrams_pass_in_both_directions_and_one_byte_more_is_dropped_an
         drops_more(&last, MOST - 1).await;
         drops_more(&others.pop().unwrap(), MOST).await;
 
-        // The server's application answers with a datagram that is larger than that.
+        // Now the server's application sends: the largest datagram passes, and one byte more is dropped.
         let application = UdpSocket::bind((ip(SERVER), 0)).await.unwrap();
         pair.server.gate.application.replace(vec![application.local_addr().unwrap()]);
         let client = socket().await;
