@@ -63,6 +63,7 @@ pub(crate) struct Outbound {
     peers: Peers,
     counts: Rc<Counts>,
     flows: RefCell<FlowTable<FlowKey, Rc<Flow>>>,
+    /// How many flows leave the mesh now.
     outside: Rc<Cell<usize>>,
     /// A buffer for one datagram of a server outside of the mesh. No task uses it across an await.
     scratch: RefCell<Box<[u8]>>,
@@ -80,9 +81,13 @@ struct Flow {
 
 #[derive(Debug)]
 enum Path {
+    /// The flow is not open yet; these datagrams wait for that.
     Opening(Vec<Box<[u8]>>),
+    /// Datagrams go into this connection, with this number of the flow.
     Mesh(Connection, u64),
+    /// Datagrams go to a server outside of the mesh.
     Outside(Rc<UdpSocket>),
+    /// The flow was refused or could not be opened. Its datagrams are dropped until it is removed.
     Closed,
 }
 

@@ -39,8 +39,8 @@ const MAX_CERTIFICATES: usize = 100;
 /// The kubelet should have renewed it long before.
 const LAST_PART: u32 = 8;
 
-/// After this many refusals by the control plane the certificate is not used: a single one may only mean that the
-/// control plane has ended with its connections.
+/// After this many refusals by the control plane the certificate is not used. A single refusal may only mean that the
+/// control plane ended, which breaks its connections.
 const REFUSALS: usize = 2;
 /// How long a refused certificate is not used.
 const REFUSED: Duration = Duration::from_mins(5);

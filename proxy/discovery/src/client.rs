@@ -20,8 +20,8 @@ use crate::stream;
 
 /// The first wait after the stream was lost. It is short because a control plane that restarts is back within a second.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// The longest wait between attempts. Meanwhile the last state stays in use. But once the control plane is back,
-/// endpoints may be replaced within seconds, and a proxy that does not know this still connects to removed endpoints.
+/// The longest wait between attempts. The last state stays in use meanwhile. But once the control plane is back,
+/// endpoints may be replaced within seconds, and until a proxy reconnects it dials removed ones.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The proxy's client of its control plane.

@@ -1,4 +1,4 @@
-//! Tokens of shared rate limits, which proxies lease from the control plane.
+//! Tokens of shared rate limits, each of which permits one request. Proxies lease them from the control plane.
 //!
 //! ```text
 //! worker ──Question──► (bounded) ──► one stream, opened with the first question ──► control plane

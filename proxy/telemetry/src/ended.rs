@@ -33,7 +33,8 @@ impl EndedCounts {
             let server = workload_of(&labels.server).into();
             let sum = forgotten.entry(EdgeLabels { server, ..labels }).or_default();
             sum.add(&counts);
-            // These values belong to a single edge, so they have no sum.
+            // The sums of dropped edges are only used for the metrics of other meshes, which have neither exemplars nor
+            // native buckets.
             sum.exemplars.clear();
             sum.native = Default::default();
         }

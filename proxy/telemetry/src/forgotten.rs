@@ -23,7 +23,8 @@ impl Forgotten {
         let known = self.0.iter().position(|(of, _)| *of == labels);
         let mut sum = known.map(|place| self.0.remove(place).1).unwrap_or_default();
         sum.add(&EdgeCounts { live: false, ..EdgeCounts::of(edge) });
-        // These values belong to a single edge, so they have no sum.
+        // These sums are only used for the metrics of other meshes, which have neither exemplars, ejections nor native
+        // buckets.
         sum.exemplars.clear();
         sum.ejected.clear();
         sum.native = Default::default();

@@ -19,7 +19,7 @@ mod compat;
 pub(crate) use compat::workload_of;
 pub use compat::{MetricsCompat, OwnWorkload};
 
-/// The metric whose histograms have native buckets, too.
+/// The metrics whose histograms have native buckets, too.
 const DURATIONS: &str = "leno_request_duration_seconds";
 const ROUTE_DURATIONS: &str = "leno_route_request_duration_seconds";
 

@@ -91,7 +91,7 @@ pub struct Counted {
     pub dropped: u64,
 }
 
-/// One tap.
+/// One tap, which an operator has opened under a name.
 #[derive(Debug)]
 pub struct Tap {
     name: Box<str>,
@@ -103,6 +103,7 @@ pub struct Tap {
     /// The upper half is a second since `opened`, the lower half the number of requests taken in it.
     spent: AtomicU64,
     opened: Instant,
+    /// When the tap's client last polled it.
     polled: Mutex<Instant>,
     queue: Mutex<VecDeque<TappedRequest>>,
     counts: Counts,

@@ -89,7 +89,7 @@ impl Channel {
         }
     }
 
-    /// Records a refusal, if the result of a read is the error of a refusal.
+    /// Sets `refused` if the result of a read shows that the server's proxy has refused this proxy's certificate.
     fn note<T>(&self, read: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &read
             && refused_by_server(error).is_some()

@@ -88,7 +88,8 @@ struct PipeState {
     to_client: PipeDirection,
 }
 
-/// One end of a pipe. Dropping it cuts both directions; it must be dropped before the socket.
+/// One end of a pipe. Dropping it cuts both directions. It must be dropped before the socket, so that the other end
+/// learns how the pipe ended before it sees the socket end.
 #[derive(Debug)]
 pub(crate) struct PipeEnd {
     state: Arc<Mutex<PipeState>>,
@@ -399,7 +400,8 @@ impl Drop for PipeEnd {
         }
         written.gone = true;
         let woken = written.end(PipeEnding::Cut(self.report));
-        // No task reads this direction any more. Its writer is woken and learns of it by `gone` of the other direction.
+        // This end reads from that direction no more. The other end, which writes to it, is woken, and finds `gone` set
+        // in the direction from which it reads.
         read.bytes = VecDeque::new();
         let others = read.end(PipeEnding::Cut(None));
         drop(state);

@@ -188,7 +188,7 @@ impl Plaintext<'_, '_> {
                 nothing_yet || (self.held.is_none() && len <= out.remaining())
             }
             // A write must not wait for a reader. One buffer of input becomes at most one buffer of plaintext, and no
-            // more is read while there is such a buffer.
+            // more input is read while that is in `held`.
             None => true,
         }
     }
