@@ -47,7 +47,8 @@ impl Waits {
     pub const ORIGINATED: Self = Self::after(Duration::from_secs(1));
 
     /// For connections whose route depends on bytes that the client sends, so that the proxy cannot connect to a server
-    /// before it has them. The limit is that of a slow handshake and not of a pause.
+    /// before it has them. A client that sends nothing for so long is refused, for example because it waits for the
+    /// server to send first.
     pub const BY_ROUTE: Self = Self::after(Duration::from_secs(10));
 
     /// For connections that policy refuses, where requests should be answered with the reason. HTTP clients send

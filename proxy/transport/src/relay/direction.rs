@@ -249,8 +249,8 @@ fn again<T>(cx: &Context<'_>) -> Poll<T> {
     Poll::Pending
 }
 
-/// The sink may have closed its connection already, so that its write half cannot be shut any more. That is not a
-/// failure: an error before its own end would have been reported as one, and all bytes were written to it.
+/// The sink may have closed its connection before the end of this direction is passed on to it. This is not a failure:
+/// the sink has ended its own direction before, so nothing of that is lost.
 fn end_of_shutdown(shut: io::Result<()>) -> io::Result<()> {
     match shut {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
