@@ -46,7 +46,7 @@ pub struct RouteCounter {
     retries: Cell<u64>,
 }
 
-/// The counters of a worker.
+/// The counters of one worker, by service and rule.
 pub(crate) type RouteCounters = HashMap<RouteLabels, Rc<RouteCounter>>;
 
 /// A copy of a [`RouteCounter`], or the sum of several.

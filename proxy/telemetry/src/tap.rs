@@ -54,7 +54,7 @@ struct Shared {
     opened: AtomicU32,
     /// Whether a task closes taps that are no longer polled.
     is_watched: AtomicBool,
-    /// The events of all taps, including closed ones.
+    /// The counts of all taps together, including closed ones.
     counts: Counts,
     /// The number of requests whose bodies are being copied.
     copied: AtomicUsize,
@@ -85,7 +85,7 @@ struct Counts {
 pub struct Counted {
     /// Events that were queued for the client.
     pub queued: u64,
-    /// Requests beyond the tap's rate.
+    /// Requests that were not shown because the tap's rate or its number of requests was used up.
     pub sampled_out: u64,
     /// Events that were dropped because the queue was full or locked.
     pub dropped: u64,
@@ -283,7 +283,7 @@ impl Taps {
         is_within
     }
 
-    /// Counts a request beyond the tap's rate.
+    /// Counts a request beyond the tap's rate or number.
     fn sampled_out(&self, tap: &Tap) {
         tap.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
         self.0.counts.sampled_out.fetch_add(1, Ordering::Relaxed);

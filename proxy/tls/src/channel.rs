@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::{Alpn, TlsStream, refused_by_server};
 
-/// A connection of any of these kinds, so that one pool and one relay can serve all of them.
+/// A connection in plaintext or with TLS, or a tunnel. One pool and one relay can serve all three kinds.
 #[derive(Debug)]
 pub struct Channel {
     kind: ChannelKind,

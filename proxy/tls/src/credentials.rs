@@ -48,7 +48,7 @@ pub enum CredentialsError {
     /// There are more certificates than any workload needs.
     #[error("more than {MAX_CERTIFICATES} certificates in the {0}")]
     TooMany(&'static str),
-    /// The workload's certificate names no identity.
+    /// The workload's certificate cannot be read, or does not name exactly one identity.
     #[error("the workload's own certificate is not usable")]
     Identity(#[source] Refusal),
     /// webpki cannot use a root, or the key does not fit the certificate.

@@ -237,7 +237,7 @@ impl Tls {
         written
     }
 
-    /// If this end writes to the pipe, closes its direction of the pipe.
+    /// Closes this end's direction of the pipe. To be called only if this end writes to the pipe.
     pub(crate) fn close_pipe(&mut self) {
         self.closed = true;
         if let Some(pipe) = &self.passage.pipe {

@@ -39,7 +39,7 @@ const LARGE: usize = 16 * 1024;
 static OFFERS: LazyLock<Mutex<HashMap<Binding, PipeEnd>>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// [`made_in_process`].
+    /// See [`made_in_process`].
     static MADE: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -267,7 +267,7 @@ impl PipeEnd {
         ready
     }
 
-    /// Reads bytes (`None`). Once all were read, returns how the direction has ended.
+    /// Reads bytes and returns `None`. Once all were read, returns how the direction has ended.
     pub(crate) fn poll_read(
         &mut self,
         cx: &Context<'_>,

@@ -64,7 +64,7 @@ fn attribute(value: Value<'_>) -> AccessField {
     }
 }
 
-/// Whether a request exports records: it has one of the two paths, and the header with which exporters exclude
+/// Whether a request exports records: it has one of the two paths, and the header `b3: 0`, with which exporters exclude
 /// themselves from traces.
 pub(super) fn is_export<'h, H>(target: &[u8], headers: impl Fn() -> H) -> bool
 where

@@ -34,7 +34,7 @@ const DEFAULT: [FieldName; 14] = [
 pub struct AccessSettings {
     /// The form of the lines, and where they go.
     pub form: Form,
-    /// The fields.
+    /// The fields of a line, and their order.
     pub layout: Layout,
 }
 

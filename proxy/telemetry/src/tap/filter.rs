@@ -30,7 +30,8 @@ pub struct Filter {
     pub from: Vec<Party>,
     /// The servers or services, of which a request must have one. If the list is empty, all match.
     pub to: Vec<Party>,
-    /// Selects only inbound requests that the client's proxy has marked for a tap. The rate does not apply to them.
+    /// Selects only inbound requests that the client's proxy has marked for a tap. Neither `rate` nor `most` applies to
+    /// them.
     pub is_marked: bool,
     /// Whether the tap shows headers.
     pub with_headers: bool,

@@ -29,14 +29,14 @@ pub(crate) struct Wanted {
     pub(crate) carried: Carried,
 }
 
-/// The numbers of the taps whose filter may match a request but whose rate is used up. Numbers are not reused; 0 stands
-/// for none.
+/// The numbers of the taps whose filter may match a request, but whose rate or number of requests is used up. The
+/// numbers of taps are not reused; 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beyond([u32; MAX_TAPS]);
 
 impl OpenTaps {
-    /// The taps that may show the request, and those whose rate is used up. Allocates only if some tap may show it.
-    /// Headers are read only if a tap follows requests.
+    /// The taps that may show the request, and those whose rate or number of requests is used up. Allocates only if
+    /// some tap may show it. Headers are read only if a tap follows requests.
     pub(crate) fn wanted<'h, H>(
         &self,
         taps: &Taps,
@@ -79,8 +79,7 @@ impl OpenTaps {
         (wanted, beyond)
     }
 
-    /// Counts a request that has ended, for each tap whose rate was used up, if the tap matches the request and is
-    /// still open.
+    /// Counts a request that has ended, for each tap in `beyond` that matches the request and is still open.
     pub(crate) fn count(
         &self,
         taps: &Taps,
@@ -99,7 +98,7 @@ impl OpenTaps {
 }
 
 impl Beyond {
-    /// Whether no tap's rate is used up.
+    /// Whether there is no tap whose rate or number of requests is used up.
     pub(crate) fn is_none(self) -> bool {
         self == Self::default()
     }
@@ -124,7 +123,7 @@ impl Tap {
             && self.filter.may_match(request.method, request.target, followed)
     }
 
-    /// Whether the tap takes no further request now. Its rate does not apply to marked requests.
+    /// Whether the tap takes no further request now. Its rate and number do not apply if it only shows marked requests.
     fn is_beyond(&self, now: Instant) -> bool {
         !self.filter.is_marked && (self.is_spent(now) || !self.may_take())
     }

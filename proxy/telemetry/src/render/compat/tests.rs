@@ -153,7 +153,7 @@ fn no_series_stands_twice_and_without_the_setting_there_is_none() {
 fn a_sum_does_not_fall_when_an_edge_is_not_shown_any_more() {
     let registry = registry();
     let held = registry.edge(&edge(Direction::Outbound, "web-0", "cart-0"));
-    // If an edge has an open connection, it is live.
+    // An edge with an open connection is live, so the connection is closed.
     registry.edge(&edge(Direction::Outbound, "web-0", "cart-1")).tcp_closed();
     let later = std::time::Instant::now() + EDGE_IDLE * 2;
     let text = page(&registry.snapshot_at(later), "istio,linkerd", false);
