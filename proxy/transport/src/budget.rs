@@ -1,7 +1,6 @@
 //! The memory that buffers may use. There is one budget for each workload, and each worker charges it separately.
 //!
 //! ```text
-//! ```text
 //!             granted in pieces of GRANT, by an atomic
 //!   budget ──────────────────────────────────────────► quota of a worker ◄── charge, credit
 //!     │ ▲                                               (thread-local, without atomics)
