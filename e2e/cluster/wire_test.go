@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tlsRecord is the beginning of a record of application data (RFC 8446, 5.1).
+// tlsRecord is the beginning of every encrypted record (RFC 8446, 5.2).
 const tlsRecord = "\x17\x03\x03"
 
 // maxPacket is the most that is read of one packet: more than the links carry, even if the kernel
@@ -20,11 +20,12 @@ const maxPacket = 1 << 16
 // maxSeen limits the bytes that are kept of all packets.
 const maxSeen = 64 << 20
 
-// loopback is the index of this link in every namespace.
+// loopback is the interface index of the loopback device, which is 1 in every network namespace.
 const loopback = 1
 
-// wire records the packets on all links of a node except its loopback, where the kubelet forwards
-// the streams of kubectl exec and no other machine could listen.
+// wire records the packets on all links of a node except the loopback device. The kubelet forwards
+// the streams of kubectl exec over loopback, so the secret of the test may be seen there; and no
+// other machine could listen there.
 type wire struct {
 	socket int
 	mutex  sync.Mutex
@@ -82,7 +83,7 @@ func (w *wire) read(stop chan struct{}) {
 		}
 		n, from, err := unix.Recvfrom(w.socket, packet, 0)
 		if err != nil {
-			continue // nothing arrived
+			continue // usually the timeout: nothing arrived
 		}
 		if link, known := from.(*unix.SockaddrLinklayer); known && link.Ifindex == loopback {
 			continue
@@ -109,5 +110,5 @@ func (w *wire) with(what string) [][]byte {
 	return found
 }
 
-// htons converts a number to network byte order.
+// htons converts a number to network byte order on a little-endian machine.
 func htons(number uint16) uint16 { return number<<8 | number>>8 }

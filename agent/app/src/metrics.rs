@@ -9,10 +9,13 @@ use leno_capture::Backend;
 use leno_program::Family;
 
 const FAILING: &str = "Pods whose last capture failed.";
-/// The plugin's requests. The labels of their results follow.
+/// The CNI commands for which the CNI plugin calls the agent: the values of the label `command`.
 const COMMANDS: [&str; 3] = ["add", "del", "check"];
+/// The results of these calls: the values of the label `result`. `passed` means that the call succeeded and names no
+/// backend: the pod is not in the mesh, or the command was DEL or CHECK.
 const RESULTS: [&str; 3] = ["captured", "passed", "failed"];
-/// The results of looking up the pod of a peer.
+/// The results of asking the API server which pod has the address of a flow's other end: the values of the label
+/// `result`.
 const LOOKUPS: [&str; 3] = ["pod", "none", "failed"];
 /// The results of writing into the status of a pod whether it is served.
 const REPORTS: [&str; 2] = ["written", "failed"];
@@ -20,13 +23,14 @@ const REPORTS: [&str; 2] = ["written", "failed"];
 /// Why a pod could not be captured. Each reason is the value of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FailureReason {
-    /// The pod requests a backend that does not exist.
+    /// An annotation of the pod, for the capture backend or for UDP, has an unknown value.
     Annotation,
     /// No backend that the pod allows works on this node or for this pod.
     Unusable,
-    /// The kernel or a command returned an error.
+    /// A step before or after the capture itself failed: the network namespace does not exist, or an earlier capture or
+    /// a mark could not be removed or set. (An error of a backend is [`Unusable`](Self::Unusable).)
     Refused,
-    /// The record could not be written.
+    /// The file that records the capture for a later agent could not be written.
     Record,
     /// No node proxy serves the pod.
     Unserved,
@@ -70,20 +74,22 @@ impl CaptureOrigin {
     }
 }
 
-/// All counters of the agent.
+/// The counters and flags of the agent. The supervisors of node proxies have their own metrics (`Brokers::render`).
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     captures: Mutex<BTreeMap<(&'static str, CaptureOrigin), u64>>,
+    /// The sum of the durations of all captures, and their number.
     failures: Mutex<BTreeMap<FailureReason, u64>>,
     seconds: Mutex<(Duration, u64)>,
     requests: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     lookups: Mutex<BTreeMap<&'static str, u64>>,
     reports: Mutex<BTreeMap<&'static str, u64>>,
     pub(crate) installations: AtomicU64,
+    /// Whether the watch of the node's pods works.
     pub(crate) installed: AtomicBool,
     pub(crate) followed: AtomicBool,
-    /// Whether all pods that ran when the agent started are captured, or have been tried often enough. This is not
-    /// a metric; `/ready` reports it.
+    /// Whether each pod that ran when the agent started is captured, is gone, or has failed so often
+    /// (`retry::GIVEN_UP`) that the agent no longer waits for it. This is not a metric; `/ready` reports it.
     pub(crate) reconciled: AtomicBool,
     pub(crate) watch_failures: AtomicU64,
     /// Whether the agent still has to report which of the pods that ran when it started are served. This is not a metric,
@@ -110,7 +116,7 @@ impl Metrics {
         *lock(&self.requests).entry((command, result)).or_default() += 1;
     }
 
-    /// Counts a lookup of the pod that has an address, by its result. The API server is asked for it.
+    /// Counts one question to the API server, which pod has a given address, by its result (one of [`LOOKUPS`]).
     pub(crate) fn looked_up(&self, result: &'static str) {
         *lock(&self.lookups).entry(result).or_default() += 1;
     }

@@ -32,9 +32,11 @@ pub enum StopStage {
 pub enum LifeEvent<E> {
     /// The process was started, with this process id.
     Started(i32),
-    /// The process has ended unexpectedly, and will be restarted after this time.
+    /// The process has ended, although no stop was requested, by itself or because it was condemned. It will be
+    /// restarted after this time.
     Ended(ExitStatus, Duration),
-    /// The process has ended unexpectedly, and is not restarted.
+    /// The process has ended before a stop was requested, and is not restarted, because of its restart policy or
+    /// because it is retired.
     Over(ExitStatus),
     /// The process could not be started or waited for, and will be started after this time.
     Failed(E, Duration),
@@ -55,13 +57,14 @@ pub struct RestartRules {
     pub signal: Signal,
     /// How long it may take to end.
     pub grace: Duration,
-    /// Names the process that must be ended and restarted, even if it exits successfully.
+    /// Names a process that must be ended. It then counts as failed, whatever its exit status, so it is restarted
+    /// unless `restart` is `Never`.
     pub condemned: watch::Receiver<Option<Condemned>>,
     /// Once this is true, the process is not restarted when it ends, because another one has taken over from it.
     pub retired: Rc<Cell<bool>>,
 }
 
-/// A process that must be ended and restarted.
+/// A process that must be ended, and restarted unless its restart policy is `Never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condemned {
     /// Its process id.
@@ -140,7 +143,8 @@ pub async fn keep_running<E: From<Error>>(
                 // The event is sent after the last line of the output was printed.
                 process.printed().await;
                 if let Ok(status) = ended
-                    // A condemned process counts as failed, whatever its exit code.
+                    // A condemned process counts as failed, whatever its exit code, so it is restarted unless the
+                    // policy is `Never`.
                     && (rules.restart == RestartPolicy::Never || !condemned)
                     && rules.is_over(status)
                 {

@@ -50,7 +50,7 @@ pub enum Malformed {
     /// Conflicting lengths, several lengths, or a length that is not a number.
     #[error("conflicting or malformed response length")]
     Length,
-    /// The size or the end of a chunk is malformed.
+    /// The size or the end of a chunk, or the trailers, are malformed or too long.
     #[error("malformed chunk")]
     Chunk,
     /// The connection ended inside a response.
@@ -58,16 +58,16 @@ pub enum Malformed {
     Truncated,
 }
 
-/// The state of the reader.
+/// The state of the reader. The number in a state is how many bytes are still to be read.
 ///
 /// ```text
-///            length                     done
-///   Head ──────────────► Fixed ────────────────────────► (Response)
-///    │  chunked                                              ▲
-///    ├──────► ChunkSize ⇄ ChunkData      ┌─────► Trailers ───┤
-///    │             └── size 0 ───────────┘                   │
-///    └── neither ──► UntilClose ── finish() ─────────────────┘
+///   Head ─┬─ Content-Length ─► Fixed ──────────────────────────────► response
+///         ├─ chunked ────────► ChunkSize ─► ChunkData ─► ChunkEnd ─► ChunkSize ...
+///         │                        └─ size 0 ─► Trailers ──────────► response
+///         ├─ no length ──────► UntilClose ── finish() ─────────────► response
+///         └─ HEAD, 101, 204, 304 ──────────────────────────────────► response
 /// ```
+/// After an interim response the state stays `Head`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Head,
@@ -90,7 +90,8 @@ pub struct ResponseReader {
 }
 
 impl ResponseReader {
-    /// A reader for the response to one request; `head_request` says whether the request's method was HEAD.
+    /// A reader for the responses of one connection. `head_request`: the requests have the method HEAD, so no response
+    /// has a body. `keep_body`: whether bodies are stored, or only their bytes counted.
     #[must_use]
     pub fn new(head_request: bool, keep_body: bool) -> Self {
         ResponseReader {
@@ -108,8 +109,8 @@ impl ResponseReader {
         &self.interim
     }
 
-    /// Consumes bytes from the front of `input`. Returns how many, and the response once it is
-    /// complete. Zero bytes and no response mean that more input is needed.
+    /// Consumes bytes from the front of `input`. Returns how many, and the response once it is complete. Without a
+    /// response, more input is needed; the bytes that were not consumed must be passed again.
     pub fn read(&mut self, input: &[u8]) -> Result<(usize, Option<Response>), Malformed> {
         let mut used = 0;
         loop {

@@ -34,7 +34,8 @@ const NINES: [(f64, &str); 6] = [
     (0.9999, "99.99 %"),
 ];
 
-/// Colours that stay distinguishable for colour-blind readers and in print (Okabe and Ito 2008).
+/// Colours that stay distinguishable for colour-blind readers and in print. The first six are of the palette of Okabe
+/// and Ito (2008); grey and brown replace its black and its yellow.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -47,7 +48,7 @@ const COLOURS: [RGBColor; 8] = [
 ];
 /// The colour of the baseline without a mesh.
 const BASELINE: RGBColor = RGBColor(0x8a, 0x8a, 0x8a);
-/// The colours of the frame.
+/// The colours of text, of grid lines, and of the axes.
 const TEXT: RGBColor = RGBColor(0x33, 0x33, 0x33);
 const GRID: RGBColor = RGBColor(0xe6, 0xe6, 0xe6);
 const RULE: RGBColor = RGBColor(0x77, 0x77, 0x77);
@@ -60,8 +61,8 @@ const DARK: [(&str, &str); 4] = [
     ("#777777", "#8D97A1"),
 ];
 
-/// The colour of a name, the same in every chart; `nth` is its position among the names of a
-/// report.
+/// The colour of a mesh or of a series of measurements, the same in all charts of a report. `nth` is its position in
+/// the report. The name `none` stands for the baseline without a mesh.
 pub(crate) fn colour(name: &str, nth: usize) -> RGBColor {
     if name == "none" { BASELINE } else { COLOURS[nth % COLOURS.len()] }
 }
@@ -121,7 +122,8 @@ fn linear(most: f64) -> Range<f64> {
     0.0..if most > 0.0 && most.is_finite() { most * 1.02 } else { 1.0 }
 }
 
-/// Returns `n` if one of `n` requests is above the quantile: 10 for 0.9, 100 for 0.99.
+/// The place of a quantile on the axis of `LogNines`: the `n` for which one of `n` requests is above the quantile. 10
+/// for 0.9, 100 for 0.99, at most 1,000,000.
 fn one_of(quantile: f64) -> f64 {
     1.0 / (1.0 - quantile.clamp(0.0, 0.999_999))
 }
@@ -256,7 +258,8 @@ impl Bars {
     }
 }
 
-/// The frame of a chart: size, background, title. `paint` draws below the title.
+/// Draws a chart of this height with background and title, and returns it as SVG. `paint` draws the rest, in the area
+/// below the title.
 fn draw(
     title: &str,
     height: u32,
@@ -275,7 +278,8 @@ fn draw(
     svg.replacen("<svg ", &start, 1)
 }
 
-/// A chart that is light or dark, whichever the reader's browser prefers.
+/// A chart that is light or dark, whichever the reader's browser prefers. `light` is the chart for light pages; styles
+/// for dark pages are added to it.
 pub(crate) fn as_preferred(svg: &str) -> String {
     let rules = DARK.map(|(light, dark)| {
         format!("[fill='{light}'] {{ fill: {dark} }} [stroke='{light}'] {{ stroke: {dark} }} ")
@@ -290,7 +294,7 @@ pub(crate) fn dark(svg: &str) -> String {
     DARK.iter().fold(svg.to_owned(), |svg, (light, dark)| svg.replace(light, dark))
 }
 
-/// The result of drawing.
+/// What the drawing functions of `plotters` return.
 type Painted = Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>>;
 
 fn text(size: u32, style: FontStyle) -> TextStyle<'static> {
@@ -303,7 +307,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The number with three significant digits.
+/// The number in about three digits: 123, 12.3, 1.23, 0.12. From 10,000 on as [`short`] writes it.
 fn precise(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => short(value),
@@ -351,8 +355,8 @@ mod tests {
         }
     }
 
-    /// In the charts of the file, the quantiles 90 %, 99 % and so on are equally far apart, and bars with the same unit
-    /// have the same scale.
+    /// Compares text only. When the golden file changes, look at it in a browser: the quantiles 90 %, 99 % and so on
+    /// must be equally far apart, and bars with the same unit must have the same scale.
     #[test]
     fn charts_are_those_of_the_golden_file() {
         let all = [

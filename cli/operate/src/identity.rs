@@ -1,5 +1,5 @@
-//! Queries the certificate authority of a cluster's mesh through the reports of its replicas, and sends requests
-//! to it.
+//! The certificate authority of a mesh runs in the control plane. This module asks all replicas of the control plane
+//! for their reports on it, and writes operators' requests to it.
 
 use leno_identity::OperatorRequest;
 use leno_identity::report::IdentityReport;
@@ -52,8 +52,9 @@ async fn of_replica(reach: &PodAdminClient, pod: &PodName) -> Result<IdentityRep
     serde_json::from_str(&reply.body).map_err(|error| said(error.to_string()))
 }
 
-/// Merges two reports. The current signer is taken from the report whose phase began later, because a replica
-/// notices a change only after a moment.
+/// Merges two reports. Proxies and what a rotation waits for are added up; a problem of either is kept. All else
+/// (phase, issuer, roots and so on) is from the report whose rotation phase began later: the other replica has not
+/// noticed the change yet.
 fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
     let (mut whole, rest) =
         if one.since_unix_s >= other.since_unix_s { (one, other) } else { (other, one) };
@@ -63,7 +64,7 @@ fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
     whole
 }
 
-/// Writes a request to the authority. The leader of the replicas handles it.
+/// Writes a request to the authority, as a ConfigMap. The leader of the replicas handles it.
 ///
 /// # Errors
 /// The API server refuses the request.

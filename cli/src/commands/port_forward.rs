@@ -103,8 +103,8 @@ pub(super) fn target(
     })
 }
 
-/// Prints a warning if a workload does not declare a port. Its application may listen there all the same, for example for
-/// a debugger. `verb`: the command that the port was an argument of.
+/// Prints a warning if a workload does not declare a port. Its application may listen there all the same, for example
+/// for a debugger. `verb` is the subcommand, such as `open`, that the warning suggests with a declared port.
 pub(super) fn warn_if_undeclared(
     (layout, namespace, wanted): (&Layout, Option<&str>, &str),
     port: u16,
@@ -141,7 +141,7 @@ fn undeclared(
     ))
 }
 
-/// Prints why a connection failed.
+/// Prints a line on standard error: why a connection failed, or a warning.
 pub(super) fn report(text: String) {
     leno_console::complain("leno", &anyhow::Error::msg(text));
 }

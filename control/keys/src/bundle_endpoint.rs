@@ -1,7 +1,7 @@
 //! Fetches the trust bundles of other trust domains from their bundle endpoints (SPIFFE Federation, section 5).
 //!
-//! An endpoint may have any address, because the operator has chosen it. Redirects are only followed within its
-//! origin.
+//! Unlike the URL of a key set, an endpoint may have a loopback, private or link-local address, because the operator
+//! has configured it. A redirect is only followed if it stays within the endpoint's origin.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ pub struct BundleEndpoint {
 pub enum EndpointServer<'a> {
     /// By its DNS name and these authorities (`https_web`).
     Named(&'a WebAuthorities),
-    /// By its SPIFFE ID, with these roots of the ID's trust domain, in DER (`https_spiffe`).
+    /// By its SPIFFE ID (`https_spiffe`).
     Identified {
-        /// The SPIFFE ID.
+        /// The SPIFFE ID that the server must prove.
         id: &'a str,
-        /// The roots.
+        /// The root certificates of that ID's trust domain, in DER.
         roots_der: &'a [Vec<u8>],
     },
 }
@@ -46,7 +46,7 @@ pub enum EndpointError {
     /// A root cannot be used.
     #[error("the roots for the endpoint's server are not usable")]
     Roots(#[from] rustls::Error),
-    /// The exchange failed.
+    /// The document could not be fetched from the endpoint.
     #[error(transparent)]
     Fetch(#[from] FetchFailure),
     /// The server's answer is not a trust bundle.
@@ -54,7 +54,7 @@ pub enum EndpointError {
     Bundle(#[from] BundleError),
 }
 
-/// Why an exchange failed.
+/// Why the document could not be fetched. Wraps the error so that the crate's own error type stays private.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct FetchFailure(FetchError);

@@ -1,5 +1,7 @@
-//! Tests clients that leave before any server has received their request. The work for them must end, and nothing
-//! of the request may reach a server later. Opaque bytes must still be delivered.
+//! Tests clients that leave before they have a response: during an injected delay, in a queue, between two attempts,
+//! while the proxy connects, or while a server and a mirror stall. The proxy must end its work for them and must not
+//! send the request to a server afterwards. Only what the client of an opaque connection (its bytes are relayed without
+//! being parsed) has sent must still be delivered.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -14,7 +16,8 @@ use crate::connecting::FullServer;
 use crate::front::{FrontOptions, FrontProxy};
 use crate::proxied_servers::ProxiedServers;
 
-/// A limit that is shorter than the waits that the clients below leave behind.
+/// How long a test waits for an effect. It is shorter than the delay (5 minutes) and the back-off (1 minute) below, so
+/// that a proxy that finishes these waits for a client that has left fails the test.
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// A request in HTTP/1.1, and a request in HTTP/2: the preface, SETTINGS, and a GET of `/` on stream 1.
@@ -147,7 +150,8 @@ fn while_the_application_is_connected_to() {
     }
 }
 
-/// The client is silent, and its application may be the one that sends first.
+/// The client sends nothing. In some protocols the server speaks first, so the proxy connects to the application
+/// anyway. That attempt must end when the client leaves.
 #[test]
 fn in_silence_while_the_application_is_connected_to() {
     let application = FullServer::new();
@@ -156,7 +160,7 @@ fn in_silence_while_the_application_is_connected_to() {
     wait_for("the connection", &front, &["leno_connections_open"], 1.0);
     drop(client);
     wait_for("its end", &front, &["leno_connections_open"], 0.0);
-    // Without the end, the attempt to connect would have failed later.
+    // The client's leaving has ended the attempt: if the attempt had run into its timeout, it would be counted here.
     assert_eq!(front.metric(&["leno_connect_failures_total"]), 0.0);
 }
 

@@ -1,10 +1,11 @@
-//! Kills containers, and detects when the program of one of them runs again.
+//! Kills containers. Also measures when a killed container's program runs again, which is the begin of a start-up
+//! measurement:
 //!
 //! ```text
 //! kill ── kubelet, runtime ── runc ── exec of the same program ── first request served
-//!                                     detected by the watcher     detected by the server
+//!                                     this module                 probe in the client's pod
 //! ```
-//! Both times are on CLOCK_MONOTONIC, which all pods of a node share.
+//! Both take the time from CLOCK_MONOTONIC, which is the same for all pods of a node.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,8 +20,8 @@ use nix::unistd::Pid;
 use super::containers::{cgroups, pids, places};
 use crate::kernel_counters::{processes, program};
 
-/// The pause between two scans of all processes. A start is detected at most this long plus the duration of a scan too
-/// late.
+/// The pause between two scans of all processes. The delay until a start is detected is at most this pause plus the
+/// duration of one scan.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Kills every process of these containers. If one of the containers has no process, kills nothing and returns a text

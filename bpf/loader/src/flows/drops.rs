@@ -1,7 +1,8 @@
-//! The packets that the kernel drops, by workload and reason.
+//! Counts the packets that the kernel drops, by workload and reason.
 //!
-//! The program is on a tracepoint, of which there is one for the machine. Its link cannot be updated, so while a program is
-//! replaced both are attached, and the map `drop_turn` has the number of the one that counts.
+//! The BPF program `leno_flow_drop` is attached to the tracepoint `kfree_skb`, which sees the drops of the whole
+//! machine. The kernel cannot exchange the program of a tracepoint's link. So while one program replaces another, both
+//! are attached. Each is configured with a number, its turn, and counts only while the map `drop_turn` has that number.
 
 use std::path::Path;
 
@@ -14,11 +15,11 @@ use super::{Flows, Maps};
 use crate::error::Error;
 use crate::{batch, pins};
 
-/// The program.
+/// The BPF program that counts drops (`bpf/progs/flows.bpf.c`).
 pub(super) const PROGRAM: &str = "leno_flow_drop";
-/// The link of the next program, until it takes the place of the one before.
+/// The name under which the link of a new program is pinned until it is renamed over the previous program's.
 const NEXT: &str = "next_drop";
-/// The note with the reason why drops are not counted.
+/// The name of the note (see [`pins::write_note`]) that says why drops are not counted.
 const NOTE: &str = "drops";
 /// The kernel's type of functions on the tracepoint, and how many arguments it has: one of the tracepoint's own, the packet,
 /// the place, the reason (since Linux 5.17), the socket (since 6.11).
@@ -30,7 +31,7 @@ const REASONS: &str = "skb_drop_reason";
 const PREFIXES: [&str; 2] = ["SKB_DROP_REASON_", "SKB_"];
 const ACTION: &str = "count dropped packets";
 
-/// The tracepoint of this kernel.
+/// What this kernel's `kfree_skb` tracepoint offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tracepoint {
     /// How many arguments its functions have; 0 if the kernel's BTF does not describe it.
@@ -66,15 +67,16 @@ impl Tracepoint {
     }
 }
 
-/// Has an object loaded without the program.
+/// Marks the drop program of an object so that it is not loaded with the object.
 pub(super) fn leave_out(object: &mut OpenObject) {
     for mut program in object.progs_mut().filter(|one| one.name() == PROGRAM) {
         program.set_autoload(false);
     }
 }
 
-/// Loads an object by `load`, without the program of drops if the kernel refuses that, or lacks what it reads: then it says
-/// why in a note.
+/// Loads an object by calling `load`, whose argument says whether to include the drop program. If the kernel lacks the
+/// tracepoint or its reason, or if loading fails, loads the object without that program and writes the cause into a
+/// note. Otherwise removes an earlier note.
 pub(super) fn load_with_or_without(
     directory: &Path,
     tracepoint: Tracepoint,
@@ -96,7 +98,7 @@ pub(super) fn load_with_or_without(
     Ok(object)
 }
 
-/// Why drops are not counted; `None` if they are.
+/// The reason why drops are not counted; `None` if they are counted.
 pub(crate) fn are_not_counted(directory: &Path) -> Option<String> {
     let is_attached = pins::link_path(directory, PROGRAM).exists();
     let why = pins::read_note(directory, NOTE);
@@ -109,7 +111,8 @@ pub(crate) fn are_not_counted(directory: &Path) -> Option<String> {
     }
 }
 
-/// The number that a program is to be configured with, which is not that of the one that counts.
+/// The turn of the next program: one more than the number in `drop_turn`, or 1 if that map does not exist or cannot be
+/// read. As it differs, the new program counts nothing until [`replace`] writes its turn into the map.
 pub(super) fn next_turn(directory: &Path) -> u32 {
     let turn = MapHandle::from_pinned_path(pins::map_path(directory, "drop_turn"));
     turn.ok().and_then(|map| turn_of(&map)).map_or(1, |turn| turn.wrapping_add(1))
@@ -120,8 +123,9 @@ fn turn_of(map: &MapHandle) -> Option<u32> {
     value.as_slice().try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// Puts the program of an object in the place of the one that is attached. A packet that is dropped at the very moment may be
-/// counted by both, or by neither.
+/// Attaches the object's drop program, which is configured with `turn`, and detaches the present one. If the object was
+/// loaded without it, or if it cannot be attached, drops are no longer counted; in the latter case a note says why. A
+/// packet that is dropped while `drop_turn` changes may be counted twice or not at all.
 pub(super) fn replace(object: &Object, directory: &Path, turn: u32) -> Result<(), Error> {
     let path = pins::link_path(directory, PROGRAM);
     let next = directory.join(NEXT);
@@ -144,8 +148,8 @@ pub(super) fn replace(object: &Object, directory: &Path, turn: u32) -> Result<()
     std::fs::rename(&next, &path).map_err(Error::io(ACTION))
 }
 
-/// Creates the row that counts packets for which the map has no room. The program cannot create it when
-/// the map is full.
+/// Creates the entry `{workload: 0, reason: 0}`, which counts packets for which the map has no room. The program cannot
+/// create it when the map is full.
 pub(super) fn make_rest(object: &Object) -> Result<(), Error> {
     let Some(drops) = object.maps().find(|map| map.name() == "drops") else { return Ok(()) };
     let rest = FlowDrop { workload: 0, reason: 0 };
@@ -157,7 +161,8 @@ pub(super) fn make_rest(object: &Object) -> Result<(), Error> {
     }
 }
 
-/// The kernel's reasons by their numbers, as its messages have them: `NO_SOCKET`.
+/// The kernel's drop reasons, each with its number and its name without prefix, such as `NO_SOCKET`, which is how the
+/// kernel itself prints it in the tracepoint's output. Empty if the kernel's BTF does not have them.
 #[must_use]
 pub fn drop_reasons() -> Vec<(u32, String)> {
     let Ok(btf) = Btf::from_vmlinux() else { return Vec::new() };
@@ -176,7 +181,7 @@ impl Flows {
     /// # Errors
     /// If the map cannot be read.
     pub fn drops(&self) -> Result<Vec<(FlowDrop, u64)>, Error> {
-        // Pins of a version that counts no drops lack it.
+        // A version of Leno that did not count drops has not pinned this map.
         if !pins::map_path(&self.directory, "drops").exists() {
             return Ok(Vec::new());
         }
@@ -189,7 +194,7 @@ impl Flows {
         Ok(all)
     }
 
-    /// Why drops are not counted; `None` if they are.
+    /// The reason why drops are not counted; `None` if they are counted.
     #[must_use]
     pub fn drops_are_not_counted(&self) -> Option<String> {
         are_not_counted(&self.directory)

@@ -1,10 +1,11 @@
-//! Cleans all nodes at the same time. On each node, the agent ends first; then a pod removes what the agent has
-//! set up.
+//! Cleans all nodes at the same time. On each node the agent ends first; then a pod removes what the agent has set up.
+//! For each of the two steps, all nodes together have the time [`limit`]. A node that is not ready, that is too late,
+//! or whose pod cannot be created is reported and stays uncleaned ([`RemovalReport::NodeLeft`]).
 //!
 //! ```text
-//!  not ready ─────────────────────────────────────────────► left
-//!  agent ends ──► pod cleans ──► clean      each within limit(), for all nodes together
-//!      └──────────────┴── too late, or the pod cannot be created ──► left
+//!  not ready ─────────────────────────────────────────────► not cleaned
+//!  agent ends ──► pod cleans ──► clean
+//!      └──────────────┴── too late, or the pod cannot be created ──► not cleaned
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ fn limit(nodes: usize) -> Duration {
 
 /// The operations on nodes that [`clean`] uses.
 pub(super) trait Cleaner {
-    /// Checks that the removal may continue.
+    /// Checks that the removal may continue. It may not if another removal or a new installation has replaced it.
     async fn holds(&self) -> Result<(), Error>;
     /// The nodes that have a pod of the agent.
     async fn agents(&self) -> Result<BTreeSet<String>, Error>;
@@ -111,7 +112,8 @@ async fn finish(
     let phases = on_nodes.phases().await?;
     let is_clean = |node: &String| phases.get(node).is_some_and(|phase| phase == "Succeeded");
     begun.extract_if(.., |node| is_clean(node)).for_each(|node| say(RemovalReport::Node(node)));
-    // An earlier removal that has not yet noticed that this one replaced it may delete the pods.
+    // Another run of the removal, which this run has replaced, may still delete these pods: it may not have noticed yet
+    // that it was replaced.
     let missing: Vec<String> = begun.extract_if(.., |node| !phases.contains_key(node)).collect();
     for node in missing {
         on_nodes.holds().await?;
@@ -128,7 +130,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
 }
 
-/// The nodes of a cluster.
+/// The [`Cleaner`] of a real cluster: works through the Kubernetes API.
 pub(super) struct ClusterNodes<'a> {
     pub(super) removal: &'a MeshRemoval,
     /// The specification of the agents' pods.
@@ -163,7 +165,7 @@ impl Cleaner for ClusterNodes<'_> {
         let pod = Pod { metadata, spec: Some(spec), status: None };
         match self.removal.pods().create(&PostParams::default(), &pod).await {
             Ok(_) => Ok(()),
-            // The pod belongs to a removal that this one has replaced, and does the same.
+            // The pod belongs to a removal that this one has replaced; it cleans the node, too.
             Err(leno_kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(Error::api(format!("create Pod {name}"))(error)),
         }
@@ -189,7 +191,9 @@ mod tests {
 
     use super::*;
 
-    /// Nodes for a test. Those whose names say so have agents or pods that never end.
+    /// A [`Cleaner`] without a cluster. The prefix of a node's name says what goes wrong there: on `agent-*` the agent
+    /// never ends, on `pod-*` the cleaning pod never ends, on `refused-*` the pod cannot be created. On `good-*`
+    /// nothing does.
     #[derive(Default)]
     struct Nodes {
         made: RefCell<BTreeSet<String>>,
