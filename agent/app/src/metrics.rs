@@ -78,15 +78,16 @@ impl CaptureOrigin {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     captures: Mutex<BTreeMap<(&'static str, CaptureOrigin), u64>>,
-    /// The sum of the durations of all captures, and their number.
     failures: Mutex<BTreeMap<FailureReason, u64>>,
+    /// The sum of the durations of all captures, and their number.
     seconds: Mutex<(Duration, u64)>,
     requests: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     lookups: Mutex<BTreeMap<&'static str, u64>>,
     reports: Mutex<BTreeMap<&'static str, u64>>,
     pub(crate) installations: AtomicU64,
-    /// Whether the watch of the node's pods works.
+    /// Whether the last attempt to install the CNI plugin, or to check its installation, succeeded.
     pub(crate) installed: AtomicBool,
+    /// Whether the watch of the node's pods works.
     pub(crate) followed: AtomicBool,
     /// Whether each pod that ran when the agent started is captured, is gone, or has failed so often
     /// (`retry::GIVEN_UP`) that the agent no longer waits for it. This is not a metric; `/ready` reports it.
