@@ -41,15 +41,14 @@ enum datagram_capture {
 	DATAGRAMS_WITH_DNS,  /* all */
 };
 
-/* Key of `excluded`: a prefix over the IPv4-mapped or IPv6 address. */
+/* Key of `excluded`: a prefix of an address in IPv4-mapped or IPv6 form. */
 struct prefix_key {
 	__u32 length; /* in bits, 96 more than the IPv4 prefix length */
 	__be32 ip[4];
 };
 
-/* Slots of `listeners`, each with LISTENERS_PER_SLOT places. The kernel empties a place when its
- * socket closes, so the proxy is listening if any place of the slot is filled with a socket that
- * listens.
+/* Slots of `listeners`, each with room for LISTENERS_PER_SLOT sockets. The kernel removes a socket from the map when it
+ * closes. So the proxy is listening if the slot has any socket in the state LISTEN.
  */
 enum listener_slot {
 	SLOT_INBOUND_IPV4,
@@ -105,35 +104,36 @@ enum client_option {
 	CLIENT_LEVEL = 0x4c656e6f,
 };
 
-/* Original destinations between the SYN and the proxy's side of the handshake. Over loopback that
- * takes microseconds; they only accumulate while the accept queue is full (net.core.somaxconn, 4096
- * by default), so this is twice that. The oldest entry is evicted first, and its connection is
- * counted in ORIGINAL_MISSED. About 1 MiB.
+/* Most original destinations (the addresses that applications dialled) between the SYN and the proxy's side of the
+ * handshake. Over loopback that takes microseconds; they only accumulate while the accept queue is full
+ * (net.core.somaxconn, 4096 by default), so this is twice that. The least recently used entry is evicted first, and its
+ * connection is counted in ORIGINAL_MISSED. About 1 MiB.
  */
 #define MAX_INFLIGHT 8192
 
-/* Where proxies take packets of QUIC, which carry datagrams of other workloads. */
+/* The UDP port on which proxies receive QUIC from other proxies; it carries the datagrams of other workloads. */
 #define DATAGRAM_PORT 15008
 
-/* Destinations of datagrams that placeholders stand for. A busy client has some hundred; the one that was
- * used least recently is evicted first, and its placeholder then stands for nothing. About 0.4 MiB.
+/* Most destinations of datagrams that are represented by placeholders (lib/datagram.h). A busy client has some hundred.
+ * The one that was used least recently is evicted first; answers from its placeholder then keep the placeholder as
+ * their source. About 0.4 MiB.
  */
 #define MAX_DATAGRAM_TARGETS 4096
 
-/* A placeholder has a number of 22 bits: 127.64.0.0/10, and 100:0:0:1:1::/96 of which fewer are used.
- * leno_types::source has the same prefixes.
+/* A placeholder is an address with a number of 22 bits: in 127.64.0.0/10, or in 100:0:0:1:1::/96, of which only the
+ * first 2^22 addresses are used. leno_types::source has the same prefixes.
  */
 #define PLACEHOLDER_BITS 22
 
-/* Listeners of one port that are kept: one for each worker of a proxy and of the proxy that takes
- * over from it. A sidecar has one worker, a large gateway a handful. Further listeners still get
- * their share of the connections. Only if all kept listeners close before those do, the programs
- * wrongly conclude that the proxy does not listen.
+/* Listening sockets of one port that are registered: one for each worker of a proxy, and of the proxy that takes over
+ * from it. A sidecar has one worker, a large gateway a handful. Listeners beyond this number still get their share of
+ * connections from the kernel. But if all registered ones close before those, the programs wrongly conclude that the
+ * proxy does not listen.
  */
 #define LISTENERS_PER_SLOT 16
 
-/* Most excluded prefixes of one workload: gateway, DNS, control plane and those that the operator
- * adds.
+/* Most excluded prefixes of one workload: those of its gateway, its DNS servers and the control plane, and those that
+ * the operator adds.
  */
 #define MAX_EXCLUDED 256
 

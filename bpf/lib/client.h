@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* How the client's address travels from the proxy's socket to the application's.
+/* How the address of a client gets from the proxy's socket to the application's, so that the application sees it as its
+ * peer.
  *
  *   setsockopt          clients[proxy's socket]        (cgroup/setsockopt)
  *   before the SYN      arriving[both addresses]       (sock_ops, proxy's side)
  *   handshake done      clients[application's socket]  (sock_ops, application's side)
  *   accept, getpeername read                           (cgroup/getpeername4,6)
  *
- * The application cannot accept the connection before the third step. If a step fails, the
- * application sees the source address that the proxy has bound: the stand-in address, never
- * loopback.
+ * The application cannot accept the connection before the third step. If a step fails, the application sees the source
+ * address to which the proxy has bound its socket: the stand-in address (see is_stand_in), never loopback.
  */
 #ifndef LENO_CLIENT_H
 #define LENO_CLIENT_H
@@ -31,7 +31,8 @@ struct {
 	__type(value, struct socket_address);
 } clients SEC(".maps");
 
-/* Both ends: one source port of the proxy may be in use towards several ports of the application.
+/* Key of `arriving`. It has both ends, because one source port of the proxy may be in use towards several ports of the
+ * application.
  */
 struct connection_key {
 	struct socket_address from;

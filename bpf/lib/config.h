@@ -7,9 +7,7 @@
 
 #include "abi.h"
 
-/* In a section of its own, so that the loader writes the whole structure without looking up
- * symbols.
- */
+/* In a section of its own, so that the loader can write the whole structure without looking up symbols. */
 SEC(".rodata.config") const volatile struct capture_config config;
 
 #endif

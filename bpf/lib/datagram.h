@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* How datagrams of the workload reach its proxy, and how the application sees the answers.
  *
- *   connect, sendmsg   targets[placeholder] = destination; the datagram goes to the placeholder, which is an
- *                      address of loopback, and the proxy's port   (cgroup/connect4,6, cgroup/sendmsg4,6)
- *   proxy              asks what the placeholder stands for        (cgroup/getsockopt)
- *   answer             comes from the placeholder
- *   recvmsg            shows the destination                       (cgroup/recvmsg4,6)
+ * A destination is replaced by a placeholder: an address of loopback with a number that the map `targets` translates
+ * back.
  *
- * A placeholder stands for one destination, whichever socket has sent to it, so that a socket with many
- * destinations mixes nothing. Its number is a hash of the destination; a number that is taken is passed by.
+ *   connect, sendmsg   targets[number] = destination; the datagram is sent to the placeholder's address and the
+ *                      proxy's port                                (cgroup/connect4,6, cgroup/sendmsg4,6)
+ *   proxy              queries the destination of the placeholder  (cgroup/getsockopt)
+ *   answer             is sent by the proxy from the placeholder
+ *   recvmsg            shows the destination as the source         (cgroup/recvmsg4,6)
+ *
+ * A placeholder represents the same destination for all sockets, so answers to a socket with many destinations are not
+ * mixed up. Its number is a hash of the destination, or one of the next numbers if another destination has that one.
  */
 #ifndef LENO_DATAGRAM_H
 #define LENO_DATAGRAM_H
@@ -26,7 +29,7 @@
 
 #define PLACEHOLDER_MASK ((1u << PLACEHOLDER_BITS) - 1)
 #define NO_PLACEHOLDER (~0u)
-/* Numbers that are tried. With 4096 of 4 million taken, a second one is tried once in a thousand times. */
+/* Numbers that are tried for one destination. With 4096 of 4 million taken, one in a thousand needs a second try. */
 #define PLACEHOLDER_TRIES 4
 
 #define PLACEHOLDER_V4 0x7f400000
@@ -35,7 +38,7 @@
 #define PLACEHOLDER_V6_2 bpf_htonl(0x00010000)
 
 #define DNS_PORT 53
-/* From here on ports are the kernel's to choose (net.ipv4.ip_local_port_range). */
+/* From here on the kernel chooses the ports of unbound sockets (default of net.ipv4.ip_local_port_range). */
 #define FIRST_EPHEMERAL 32768
 
 struct {
@@ -51,8 +54,8 @@ static __always_inline bool same_address(const struct socket_address *a,
 	return same_ip(a, b) && a->port == b->port && a->family == b->family;
 }
 
-/* Spreads the bits (murmur3's finalizer); it need not resist an attacker, who could only mix up
- * destinations of its own.
+/* Mixes a word into a hash (the finalizer of murmur3). It need not resist an attacker, who could only mix up
+ * destinations of its own workload.
  */
 static __always_inline __u32 mix(__u32 hash, __u32 word)
 {
@@ -100,7 +103,9 @@ static __always_inline __u32 placeholder_number(const struct socket_address *add
 	return NO_PLACEHOLDER;
 }
 
-/* The destination that an answer of the proxy from this address is shown as coming from, or 0. */
+/* The destination that the application sees as the source of an answer from this address; 0 if the address is no
+ * placeholder with the proxy's port, or if its destination was evicted.
+ */
 static __always_inline struct socket_address *shown_for(const struct socket_address *from)
 {
 	__u32 number;
@@ -125,8 +130,8 @@ static __always_inline bool is_multicast(const struct socket_address *a)
 	return (a->ip[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
 }
 
-/* Whether datagrams to this address stay as they are wherever they come from: to the workload itself, to
- * clients that the proxy stands in for, to groups, and to name servers.
+/* Whether datagrams to this address are never captured: to the workload itself, to the stand-in address, to groups, to
+ * placeholders, and to DNS servers unless DNS is captured, too.
  */
 static __always_inline bool is_own_datagram(const struct socket_address *to)
 {
@@ -135,8 +140,9 @@ static __always_inline bool is_own_datagram(const struct socket_address *to)
 	       (config.datagrams != DATAGRAMS_WITH_DNS && to->port == bpf_htons(DNS_PORT));
 }
 
-/* Whether this is an address that no packet of the network comes from: addresses of IPv6 that are routed to lo,
- * and the receiver's own, pass the kernel's check of sources, which IPv6 has none of.
+/* Whether no honest packet from the network has this source: loopback, the stand-in address, a placeholder, or the
+ * receiver's own address. The kernel validates sources for IPv4 only; packets of IPv6 with a source that is routed to
+ * lo, or with the receiver's own, would be delivered.
  */
 static __always_inline bool is_forged_source(const struct socket_address *from,
 					     const struct socket_address *to)
@@ -145,8 +151,9 @@ static __always_inline bool is_forged_source(const struct socket_address *from,
 	       same_ip(from, to);
 }
 
-/* Whether a datagram that arrives for a socket that is not connected is dropped. Datagrams of the mesh come
- * as packets of QUIC, and answers from outside of it to connected sockets of the proxy.
+/* Whether to drop a datagram that arrives for an unconnected socket because it bypasses the mesh. Datagrams of the mesh
+ * arrive as QUIC packets at DATAGRAM_PORT, and answers from outside of the mesh arrive at connected sockets of the
+ * proxy.
  */
 static __always_inline bool is_plain_datagram(const struct socket_address *remote,
 					      __be16 remote_port,
@@ -155,13 +162,15 @@ static __always_inline bool is_plain_datagram(const struct socket_address *remot
 	if (is_loopback(remote) || is_loopback(local) || same_ip(remote, local) ||
 	    is_stand_in(remote))
 		return false;
-	/* between the application and its proxy; leno_datagram_ingress drops packets from elsewhere */
+	/* Between the application and its proxy. leno_datagram_ingress drops packets with such addresses from the
+	 * network.
+	 */
 	if (placeholder_number(remote) != NO_PLACEHOLDER ||
 	    placeholder_number(local) != NO_PLACEHOLDER)
 		return false;
 	if (local_port == DATAGRAM_PORT)
 		return false;
-	/* the answer of a name server to a socket that is not connected */
+	/* An answer of a DNS server to an unconnected socket with an ephemeral port passes, unless DNS is captured. */
 	return config.datagrams == DATAGRAMS_WITH_DNS || remote_port != bpf_htons(DNS_PORT) ||
 	       local_port < FIRST_EPHEMERAL;
 }

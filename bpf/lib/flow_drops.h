@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Counts the packets that the kernel drops, by the workload in whose network namespace that happens and by the kernel's
- * own reason.
+/* Counts the packets that the kernel drops, by the kernel's own reason and by the workload in whose network namespace
+ * the packet is dropped.
  *
  * The arguments of the tracepoint kfree_skb: the packet, where in the kernel's code, the reason (since 5.17), the socket
  * that it was for (since 6.11). What they point to is read by bpf_probe_read_kernel alone, which fails where there is
@@ -27,7 +27,7 @@ struct sk_buff {
 	struct net_device *dev;
 } __attribute__((preserve_access_index));
 
-/* Where kernels have the cookie that have no `net_cookie`. */
+/* Where the cookie is in kernels whose struct net has no `net_cookie`. */
 struct ns_common___with_id {
 	__u64 ns_id;
 } __attribute__((preserve_access_index));
@@ -36,7 +36,7 @@ struct net___with_id {
 	struct ns_common___with_id ns;
 } __attribute__((preserve_access_index));
 
-/* The key of a namespace in `workloads`. */
+/* The key of a network namespace in `workloads`. */
 static __always_inline __u64 netns_key(struct net *net)
 {
 	if (flow_config.netns_by_inode)
@@ -51,8 +51,9 @@ static __always_inline struct net *net_of(void *sk)
 	return BPF_CORE_READ((struct sock_common *)sk, skc_net.net);
 }
 
-/* The namespace that a packet is in: that of the socket that it was for, of the one that sent it or holds it, or of its
- * interface. A packet in the queue of a UDP socket has other data in place of the interface; reading it fails then.
+/* The network namespace of a packet: that of the receiving socket, else of the socket that sent or holds it, else of
+ * its interface. While a packet is in the queue of a UDP socket, the field of the interface contains other data; then
+ * reading it fails.
  */
 static __always_inline struct net *net_of_packet(__u64 *ctx)
 {
@@ -62,7 +63,9 @@ static __always_inline struct net *net_of_packet(__u64 *ctx)
 
 	if (flow_config.drop_names_socket)
 		sk = (void *)ctx[3];
-	/* Kernels since 6.13 ask for the check, and those before may leave it out: reading fails then. */
+	/* Since 6.13 the verifier demands this check, because arguments of a tracepoint may be null. Earlier verifiers
+	 * assume that they are not, and may remove the check; then reading fails, and `net` stays 0.
+	 */
 	if (sk)
 		net = net_of(sk);
 	if (!net)
@@ -88,7 +91,7 @@ static __always_inline void count_drop(__u64 *ctx)
 	key.workload = workload->id;
 	key.reason = ctx[2];
 	count = bpf_map_lookup_elem(&drops, &key);
-	/* Another CPU may make it first. */
+	/* Another CPU may have created the entry in the meantime. */
 	if (!count && !bpf_map_update_elem(&drops, &key, &one, BPF_NOEXIST))
 		return;
 	if (!count)

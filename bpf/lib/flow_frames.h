@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Accounts for the frames of one interface: bytes as they are on the wire, each frame once, whatever it carries.
+/* Accounts for the frames of one interface: their bytes as they are on the wire, each frame once, whatever its
+ * protocol.
  *
- * A flow is a protocol, two addresses and, for TCP and UDP, two ports. TCP's states and endings are read from its flags:
+ * A flow is a protocol, two addresses and, for TCP and UDP, two ports. The state of a TCP connection is read from
+ * flags:
  *
- *   SYN ─► NEW ─ SYN, ACK (client) or ACK of it (server) ─► ESTABLISHED ─ FIN ─► CLOSING ─ other FIN ─► CLOSED
- *    RST: CLOSED from any of them
+ *   first frame ─► NEW ─┬─ workload is the client: SYN with ACK arrives ─┬─► ESTABLISHED
+ *                       └─ a frame without SYN from the client ──────────┘
+ *   NEW, ESTABLISHED ─ first FIN ─► CLOSING ─ FIN of the other side ─► CLOSED
+ *   any state ─ RST ─► CLOSED
  *
- * Of other protocols a flow is new while frames have gone in one direction alone; user space removes what has been
- * quiet. The sums of pairs are added to with each frame, so they do not depend on the table.
+ * A flow of another protocol is NEW until the server's side has sent a frame, then ESTABLISHED; user space removes it
+ * once it is idle. Each frame is also added to the sums of its pair, so these do not depend on room in the table of
+ * flows.
  */
 #ifndef LENO_FLOW_FRAMES_H
 #define LENO_FLOW_FRAMES_H
@@ -23,10 +28,12 @@
 #include "flow_samples.h"
 #include "packet.h"
 
-/* The frame goes on to what comes next at the hook: with tcx, and at the end of a classifier. */
+/* The verdict that leaves the frame to the next program of the hook (tcx), or to the next classifier. */
 #define NEXT_PROGRAM TC_ACT_UNSPEC
 
-/* `marks` is changed as a part of the word that begins with `phase`, `retransmits` of the one that begins with it. */
+/* Atomic operations need words of 32 bits. `marks` is changed as part of the word that begins with `phase`, and
+ * `retransmits` as part of the word that begins with itself.
+ */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define MARKS_SHIFT 16
 #define RETRANSMITS_SHIFT 0
@@ -35,7 +42,9 @@
 #define RETRANSMITS_SHIFT 16
 #endif
 
-/* Sets a mark; whether it was set before. */
+/* Sets a mark, and returns whether it was set before. Kernels before 5.12 (LENO_PLAIN) have no atomic OR that returns
+ * the previous value.
+ */
 #ifdef LENO_PLAIN
 static __always_inline bool set_mark(struct flow *flow, __u32 mark)
 {
@@ -53,7 +62,7 @@ static __always_inline bool set_mark(struct flow *flow, __u32 mark)
 }
 #endif
 
-/* A frame as the workload sees it. */
+/* A frame from the point of view of the workload. */
 struct frame {
 	struct socket_address local;
 	struct socket_address remote;
@@ -77,8 +86,9 @@ static __always_inline __u64 key_of(const struct frame *frame)
 	return sum | (1ull << 63);
 }
 
-/* Which side began: with TCP the one that sends SYN alone. Of a connection that is under way already the side with the
- * lower port is taken for the server; of other protocols the sender of the first frame is the client.
+/* The workload's role. With TCP, the client is the side that sends a SYN without ACK. If a connection is first seen
+ * later, the side with the lower port is taken for the server. With other protocols, the sender of the first frame is
+ * the client.
  */
 static __always_inline enum flow_role role_of(const struct frame *frame)
 {
@@ -93,7 +103,7 @@ static __always_inline enum flow_role role_of(const struct frame *frame)
 	return by_workload ? ROLE_CLIENT : ROLE_SERVER;
 }
 
-/* A SYN alone; or a first frame of a connection that was there before its interface was accounted for. */
+/* Whether the frame begins a connection: a SYN without ACK. */
 static __always_inline bool begins(const struct frame *frame)
 {
 	return (frame->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
@@ -108,19 +118,21 @@ static __always_inline bool is_of(const struct flow *flow, const struct frame *f
 	       same_words(flow->remote_ip, frame->remote.ip);
 }
 
-/* The entry of a frame's flow, made if it is new; 0 if the table has no room, or another flow has the number. */
+/* Returns the entry of a frame's flow, and creates it if the flow is new. 0 if the table has no room, or if another
+ * flow has the same key.
+ */
 static __always_inline struct flow *flow_of_frame(struct frame *frame, bool *is_new)
 {
 	struct flow *flow = flow_of(&frame->key), fresh = {};
 
-	/* The ports of a connection that has ended serve the next one. */
+	/* A connection that begins may reuse the addresses and ports of one that has ended. */
 	if (flow && is_of(flow, frame) && !(flow_state_of(flow) == FLOW_CLOSED && begins(frame))) {
 		frame->pair.role = flow_role_of(flow);
 		frame->pair.peer = flow->peer;
 		return flow;
 	}
 	frame->pair.role = role_of(frame);
-	/* What is not IP has no addresses. */
+	/* A frame that is not IP has no addresses. */
 	frame->pair.peer = frame->local.family ?
 				   peer_of(&frame->local, &frame->remote,
 					   bpf_ntohs(frame->remote.port)) : PEER_OUTSIDE;
@@ -144,14 +156,15 @@ static __always_inline struct flow *flow_of_frame(struct frame *frame, bool *is_
 	return bpf_map_lookup_elem(&flows, &frame->key);
 }
 
-/* The sequence number after what a frame sends; SYN and FIN take one. */
+/* The sequence number that follows this frame; SYN and FIN count as one byte each. */
 static __always_inline __u32 after(const struct frame *frame)
 {
 	return frame->sequence + frame->payload + !!(frame->flags & (TCP_SYN | TCP_FIN));
 }
 
-/* The word that is added to has `rtt` as well, which stays as it is: CPUs that add at once, as many as could be, add less than
- * what is left above the bound. Readers show no more than the bound.
+/* `retransmits` is added to atomically, as part of a word whose other half is `rtt`. It must not overflow into that
+ * half. The bound is checked before the addition, so all CPUs at once may exceed it by FLOW_MOST_SEGMENTS each: there
+ * is room for 127 CPUs. Readers show no more than the bound.
  */
 _Static_assert(FLOW_MOST_RETRANSMITS + 127 * FLOW_MOST_SEGMENTS <= 0xffff, "127 CPUs at once");
 
@@ -220,7 +233,8 @@ static __always_inline enum flow_end end_of_reset(const struct flow *flow, bool 
 	return sent ? END_RESET_LOCAL : END_RESET_REMOTE;
 }
 
-/* What a frame of TCP does to the state of its connection. `flow->last_ns` is still the time of the frame before. */
+/* Follows the state of a connection by the flags of a frame. `flow->last_ns` is still the time of the previous frame.
+ */
 static __always_inline void follow_tcp(struct flow *flow, const struct frame *frame,
 				       struct flow_sums *sums)
 {
@@ -236,7 +250,9 @@ static __always_inline void follow_tcp(struct flow *flow, const struct frame *fr
 		if (flow_role_of(flow) == ROLE_CLIENT)
 			establish_frame(flow, sums, frame->now - flow->opened_ns);
 	} else if (!(frame->flags & TCP_SYN) && flow_state_of(flow) == FLOW_NEW && by_client) {
-		/* Without its SYN it was there before. */
+		/* If no SYN with ACK was seen, the connection is older than the accounting, and the handshake's
+		 * duration is unknown.
+		 */
 		establish_frame(flow, sums, flow->marks & MARK_SYN_ANSWERED ?
 						    frame->now - flow->last_ns : 0);
 	}
@@ -314,7 +330,9 @@ static __always_inline void count_frame(struct __sk_buff *skb, bool sent)
 	frame.remote = sent ? packet.to : packet.from;
 	frame.now = bpf_ktime_get_ns();
 	frame.sent = sent;
-	/* What the network card, or the other end, will make of one large frame: each with its headers. */
+	/* A large frame stands for several on the wire, each with its own headers: it will be split by the network card
+	 * (GSO), or it was merged on arrival (GRO).
+	 */
 	frame.segments = skb->gso_segs ? skb->gso_segs : 1;
 	frame.bytes = skb->len + (frame.segments - 1) * packet.headers;
 	frame.payload = packet.payload;
@@ -325,8 +343,8 @@ static __always_inline void count_frame(struct __sk_buff *skb, bool sent)
 	frame.pair.protocol = packet.protocol;
 	frame.key = key_of(&frame);
 	account_frame(&frame);
-	/* What is looked up once more is a number that the verifier does not know: it need not follow what comes before for
-	 * each value.
+	/* `leno_flow_sample` gets the key and looks the flow up again. So its arguments are plain numbers, whose values
+	 * the verifier does not track, and the verifier need not check the call for each path through the code above.
 	 */
 	if (is_sampled(*workload))
 		leno_flow_sample(skb, frame.key, frame.now,

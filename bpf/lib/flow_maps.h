@@ -12,7 +12,9 @@
 #include "flow_abi.h"
 #include "tcp.h"
 
-/* What is kept with each socket: the pair that it counts for, and what was added to that so far. */
+/* Stored with each socket that is accounted for: the pair whose sums it adds to, and how much of its counters was added
+ * so far.
+ */
 struct tracked {
 	__u64 cookie;
 	__u64 opened_ns;
@@ -29,7 +31,7 @@ struct {
 	__type(value, struct tracked);
 } sockets SEC(".maps");
 
-/* Fixed when the programs are loaded. */
+/* The configuration, fixed when the programs are loaded. */
 SEC(".rodata.config") const volatile struct flow_config flow_config;
 
 /* The loader sets the size. */
@@ -40,7 +42,7 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
-/* While the table is being resized the one of the size before, else a table that is not used. */
+/* While the table `flows` is being resized, this is the previous one; otherwise a map that is not used. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -48,7 +50,7 @@ struct {
 	__type(value, struct flow);
 } flows_before SEC(".maps");
 
-/* By numbers that are made of them. */
+/* IPv6 addresses of workloads, by a hash that flows have instead of the address (local_number). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_FLOW_LOCALS);
@@ -56,7 +58,7 @@ struct {
 	__type(value, struct flow_local);
 } locals SEC(".maps");
 
-/* Shared by all CPUs and added to atomically: the memory and the time of a reader are those of one
+/* One entry for all CPUs, which add to it atomically. A map per CPU would cost memory, and time of the reader, for each
  * CPU (docs/decisions/053-flow-maps.md).
  */
 struct {
@@ -83,7 +85,7 @@ struct {
 	__type(value, __u32);
 } addresses SEC(".maps");
 
-/* Read by user space alone: with it, pinned maps can be read without knowing the mesh. */
+/* Only read by user space: with the names, pinned maps can be read without querying the mesh. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -92,7 +94,9 @@ struct {
 	__type(value, struct flow_name);
 } names SEC(".maps");
 
-/* Written and read by user space alone: so what proxies have counted outlives them, and the process that reads it. */
+/* Only written and read by user space. It is a map so that the counts outlive the proxies, and the process that reads
+ * them.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -101,7 +105,7 @@ struct {
 	__type(value, struct flow_requests);
 } requests SEC(".maps");
 
-/* As `requests`, of what was read from samples. */
+/* As `requests`, for the requests that were read from samples. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -110,8 +114,8 @@ struct {
 	__type(value, struct flow_wire_requests);
 } wire_requests SEC(".maps");
 
-/* The workload behind each interface whose frames are counted, by the interface's index in the namespace that the mesh,
- * or the node, has its ends of interfaces in.
+/* The workload behind each interface whose frames are counted. The key is the index of the interface's outer end, in
+ * the network namespace of the node or of the mesh.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -121,7 +125,7 @@ struct {
 	__type(value, __u32);
 } ports SEC(".maps");
 
-/* Network namespaces that have an interface in `ports`: their sockets are not accounted for as well. */
+/* Network namespaces that have an interface in `ports`. Their frames are counted, so their sockets are not. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -130,8 +134,8 @@ struct {
 	__type(value, __u32);
 } by_frames SEC(".maps");
 
-/* Arrays, so that a program finds the entry of a workload without a hash. Programs write `runs` alone, user space
- * `caps` alone.
+/* Arrays indexed by the workload's id, so that a program finds an entry without hashing. Only programs write `runs`,
+ * only user space writes `caps`.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -147,7 +151,9 @@ struct {
 	__type(value, struct flow_cap);
 } caps SEC(".maps");
 
-/* Made whole when it is loaded: a packet may be dropped where the kernel cannot take memory. */
+/* Allocated completely when it is loaded, because a packet may be dropped in a context in which the kernel cannot
+ * allocate memory.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_FLOW_DROPS);
@@ -155,8 +161,8 @@ struct {
 	__type(value, __u64);
 } drops SEC(".maps");
 
-/* Which program counts drops. Links to a tracepoint cannot be updated: while one program is replaced both are
- * attached, and this decides which one counts.
+/* The number of the program that counts drops. The kernel cannot exchange the program of a link to a tracepoint. So two
+ * programs are attached while one replaces the other, and only the one whose `turn` is here counts.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -185,7 +191,7 @@ struct {
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
-/* The loader gives it its size when payload is first sampled. */
+/* The loader sets the size when payload is first sampled. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 16);
@@ -198,9 +204,9 @@ struct {
 	__type(value, __u64);
 } sample_counts SEC(".maps");
 
-/* Sets a number and returns what it was. Before 5.12 the kernel has no such instruction: LENO_PLAIN compiles the
- * programs without. Only the end of a connection then adds to the sums, once and under the socket's lock; the
- * iterator brings the table up to date alone.
+/* Sets a number and returns its previous value, atomically. Kernels before 5.12 have no such instruction: LENO_PLAIN
+ * compiles the programs without it. In that variant only the end of a connection adds to the sums, once and under the
+ * socket's lock, and the iterator only updates `flows`.
  */
 #ifdef LENO_PLAIN
 #define EXCHANGE(number, value)                      \
@@ -250,7 +256,7 @@ static __always_inline enum flow_level level_within(const struct flow_cap *cap)
 	return lesser(flow_setting(FLOW_LEVEL), cap ? cap->level : LEVEL_FULL);
 }
 
-/* How much of a workload is accounted for. */
+/* The level for a workload: the lesser one of the machine's and its own. */
 static __always_inline enum flow_level level_of(__u32 workload)
 {
 	return level_within(bpf_map_lookup_elem(&caps, &workload));
@@ -262,7 +268,9 @@ static __always_inline bool has_frames(__u32 level)
 	return level == LEVEL_FULL || level == LEVEL_PACKETS;
 }
 
-/* Counts a run that accounts for something, by which the cost of the programs is shared out. */
+/* Counts a run of a program that accounts for something of a workload. By these counts the CPU time of the programs is
+ * divided among workloads.
+ */
 static __always_inline void count_run(__u32 workload, enum flow_program program)
 {
 	struct flow_runs *all = bpf_map_lookup_elem(&runs, &workload);
@@ -282,7 +290,9 @@ static __always_inline __u64 mix_ip(__u64 sum, const __be32 *ip)
 	return mix(mix(sum, ((__u64)ip[0] << 32) | ip[1]), ((__u64)ip[2] << 32) | ip[3]);
 }
 
-/* `local` of a flow for this address. leno_bpf_abi::flow::local_of has the same. */
+/* The field `local` of a flow for this address: IPv4 as it is, for IPv6 a hash. leno_bpf_abi::flow::local_of does the
+ * same.
+ */
 static __always_inline __u32 local_number(const struct socket_address *address)
 {
 	if (address->family != LENO_AF_INET6)
@@ -290,7 +300,7 @@ static __always_inline __u32 local_number(const struct socket_address *address)
 	return mix_ip(0, address->ip) >> 32;
 }
 
-/* Keeps the address that such a number is of. */
+/* Stores an IPv6 address in `locals` under its number. */
 static __always_inline void note_local(__u32 number, const struct socket_address *address)
 {
 	struct flow_local local;
@@ -347,9 +357,9 @@ static __always_inline __u16 short_time(__u64 us)
 	return us < FLOW_LONG_TIME ? FLOW_LONG_TIME | us : 0xffff;
 }
 
-/* The entry of a socket, or 0 if it was evicted: user space counts that. While the table is being resized, user
- * space copies entries that are not there yet; an entry that changes first is moved here, so that the copy never
- * replaces a newer one.
+/* The entry of a socket, or 0 if it was evicted; user space counts evictions. While the table is being resized, user
+ * space copies the entries that are not in the new table yet. An entry that changes before is moved here, so that the
+ * copy never replaces a newer one.
  */
 static __always_inline struct flow *flow_of(const __u64 *cookie)
 {
@@ -364,8 +374,8 @@ static __always_inline struct flow *flow_of(const __u64 *cookie)
 	return bpf_map_lookup_elem(&flows, cookie);
 }
 
-/* The sums of a pair, made if it is new. If there is no room, those of the pair {0, 0}, so that no
- * byte is lost; the loader makes them before any program runs.
+/* Returns the sums of a pair, and creates them if the pair is new. If there is no room, returns the sums of the pair
+ * {0, 0} of the same role and owner, so that no byte is lost; the loader creates those before any program runs.
  */
 static __always_inline struct flow_sums *sums_of(const struct flow_pair *pair, bool opens)
 {
@@ -375,7 +385,7 @@ static __always_inline struct flow_sums *sums_of(const struct flow_pair *pair, b
 
 	if (sums)
 		return sums;
-	/* Another CPU may make it first. */
+	/* Another CPU may create the entry first; then this fails, and the lookup finds that one. */
 	bpf_map_update_elem(&pairs, pair, &zero, BPF_NOEXIST);
 	sums = bpf_map_lookup_elem(&pairs, pair);
 	if (sums)
@@ -385,8 +395,8 @@ static __always_inline struct flow_sums *sums_of(const struct flow_pair *pair, b
 	return bpf_map_lookup_elem(&pairs, &rest);
 }
 
-/* Writes an event if a reader waits for them. The reader polls, so it is not woken: that would cost a
- * connection more than the rest of its accounting.
+/* Writes an event if a reader waits for events. The reader polls and is not woken, because waking it would cost more
+ * than the rest of the accounting for a connection.
  */
 static __always_inline void publish(__u64 cookie, __u64 now, const struct flow *flow)
 {
@@ -406,8 +416,8 @@ static __always_inline void publish(__u64 cookie, __u64 now, const struct flow *
 	count_total(FLOW_EVENTS_WRITTEN);
 }
 
-/* Puts a new flow into the table. A socket whose connect() failed may connect again, and has an entry
- * already.
+/* Adds a new flow to the table, or replaces its entry: a socket whose connect() failed may connect again under the same
+ * cookie.
  */
 static __always_inline void list(__u64 cookie, const struct flow *flow)
 {
@@ -422,8 +432,8 @@ static __always_inline void list(__u64 cookie, const struct flow *flow)
 		count_total(FLOW_UNLISTED);
 }
 
-/* The proxy dials an application that does not listen on loopback at the workload's own address, from the
- * stand-in address. That is no connection between instances of the workload.
+/* The id of the peer. If an application does not listen on loopback, the proxy connects to it at the workload's own
+ * address, from the stand-in address. This is PEER_SELF, and not a connection between two instances of the workload.
  */
 static __always_inline __u32 peer_of(const struct socket_address *local,
 				     const struct socket_address *remote, __u32 port)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Passes the begin of payload to user space, which reads requests and responses from it.
+/* Passes the first bytes of payloads to user space, which parses requests and responses in them.
  *
- * A request begins where the other side has spoken last, and so does a response: the first frame of each such turn has a
- * sample. So has each frame that fits into one, since it may end what began in another: trailers, commands that follow each
- * other. The rest of a large message costs no sample.
+ * A request or a response begins where the direction of the payload changes, so the first frame after each change is
+ * sampled. So is each frame whose payload fits into a sample, since it may complete a message (trailers), or be the
+ * next of several commands. The rest of a large message is not sampled.
  */
 #ifndef LENO_FLOW_SAMPLES_H
 #define LENO_FLOW_SAMPLES_H
@@ -16,10 +16,10 @@
 #include "flow_abi.h"
 #include "flow_maps.h"
 
-/* The datagrams that are read. */
+/* The only datagrams that are sampled: DNS. */
 #define DNS_PORT 53
 
-/* Bytes that wait until their reader is woken before it looks by itself. */
+/* How many bytes of samples may wait until the reader is woken. With fewer, it finds them when it polls. */
 #define SAMPLES_WAKE (1 << 20)
 
 static __always_inline void count_sample(enum flow_sample_count which)
@@ -45,7 +45,7 @@ static __always_inline bool is_read(const struct flow *flow)
 	       (local_port_of(flow) == DNS_PORT || remote_port_of(flow) == DNS_PORT);
 }
 
-/* Notes whose turn it is; whether it was the other side's. */
+/* Records which side sends payload now; returns whether the other side did before. */
 static __always_inline bool turns(struct flow *flow, bool sent)
 {
 	__u8 talker = sent ? 1 : 2;
@@ -66,9 +66,11 @@ static __always_inline void fill_sample(struct flow_sample *sample, const struct
 	sample->protocol = flow->protocol;
 }
 
-/* Takes a sample of a frame with payload, whose flow has this key. `payload` is where it begins and its length, and
- * `sequence` that number with `sent` as its last bit. A function by itself, so that the verifier follows it once, and not for
- * each path that leads to it: kernels before 5.13 let such a function have numbers alone.
+/* Writes a sample of a frame that has payload, if it is to be sampled. `key` is that of the frame's flow. The upper
+ * half of `payload` is the offset of the payload in the frame, the lower half its length. `sequence` is the sequence
+ * number, shifted left by one, with `sent` as its lowest bit. This is a global function, so that the verifier checks it
+ * once, and not for each path that leads to it. Kernels before 5.13 allow only numbers as arguments of such a function,
+ * besides the context.
  */
 __attribute__((noinline)) int leno_flow_sample(struct __sk_buff *skb, __u64 key, __u64 now,
 					       __u64 payload, __u64 sequence)
@@ -83,7 +85,7 @@ __attribute__((noinline)) int leno_flow_sample(struct __sk_buff *skb, __u64 key,
 		return 0;
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (!flow) {
-		/* What it says cannot be put together. */
+		/* Without its flow the payload cannot be assigned to a connection. */
 		count_sample(FLOW_SAMPLES_LOST);
 		return 0;
 	}
@@ -92,7 +94,7 @@ __attribute__((noinline)) int leno_flow_sample(struct __sk_buff *skb, __u64 key,
 	is_turn = turns(flow, sequence & 1);
 	if (length > FLOW_SAMPLE_BYTES && !is_turn)
 		return 0;
-	/* IP may say that there is more than the frame has. */
+	/* The length in IP's header may be more than the frame contains. */
 	if (at >= skb->len)
 		return 0;
 	if (length > skb->len - at)
@@ -112,8 +114,9 @@ __attribute__((noinline)) int leno_flow_sample(struct __sk_buff *skb, __u64 key,
 	sample->sent = sequence & 1;
 	sample->turns = is_turn;
 	sample->length = length;
-	/* A length of 1 to FLOW_SAMPLE_BYTES in a form that every verifier follows: before Linux 6.8 none takes `length != 0`,
-	 * to which a comparison with 1 is compiled, for a lower bound.
+	/* The number of bytes to copy must be 1 to FLOW_SAMPLE_BYTES in a form that all verifiers can follow. clang
+	 * compiles a comparison with 1 to `length != 0`, and verifiers before Linux 6.8 derive no lower bound from
+	 * that.
 	 */
 	last = length - 1;
 	asm volatile("" : "+r"(last));

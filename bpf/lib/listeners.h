@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The proxy's listening sockets. The proxy is listening if there are any. */
+/* The proxy's listening sockets, by family and direction. By these the programs tell whether the proxy listens. */
 #ifndef LENO_LISTENERS_H
 #define LENO_LISTENERS_H
 
@@ -15,15 +15,14 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
 	__uint(max_entries, LISTENER_SLOTS * LISTENERS_PER_SLOT);
-	/* Key: slot * LISTENERS_PER_SLOT + place. The type is there to put the slots into BTF. */
+	/* Key: slot * LISTENERS_PER_SLOT + place. The enum is only used so that BTF has the names of the slots. */
 	__type(key, enum listener_slot);
 	__type(value, __u64);
 } listeners SEC(".maps");
 
-/* Any listening socket of the proxy in this slot, which the caller must release, or 0. It does not
- * matter which one: the kernel balances between the listeners that share a port. Listeners are not
- * reference-counted (SOCK_RCU_FREE), so the release writes no shared memory; the verifier requires
- * the call.
+/* Returns any listening socket of the proxy in this slot, which the caller must release, or 0. It does not matter which
+ * one: the kernel balances between the listeners that share a port. Listeners are not reference-counted
+ * (SOCK_RCU_FREE), so the release writes no shared memory; the verifier requires the call.
  */
 static __always_inline struct bpf_sock *listener_in(enum listener_slot slot)
 {
@@ -33,8 +32,8 @@ static __always_inline struct bpf_sock *listener_in(enum listener_slot slot)
 
 		if (!sk)
 			continue;
-		/* One that was shut down stays in its place until its last descriptor is closed, and
-		 * refuses connections.
+		/* After shutdown() a socket refuses connections, but stays in the map until its last descriptor is
+		 * closed.
 		 */
 		if (sk->state == BPF_TCP_LISTEN)
 			return sk;
@@ -43,7 +42,7 @@ static __always_inline struct bpf_sock *listener_in(enum listener_slot slot)
 	return 0;
 }
 
-/* Whether the proxy is listening in this slot. */
+/* Whether the proxy is listening, for this family and direction. */
 static __always_inline bool is_listening(enum listener_slot slot)
 {
 	struct bpf_sock *sk = listener_in(slot);
@@ -54,7 +53,7 @@ static __always_inline bool is_listening(enum listener_slot slot)
 	return true;
 }
 
-/* Puts a socket of the proxy that starts listening into a free place of its slot. */
+/* Registers a socket that starts listening, if it has a port of the proxy, in a free place of its slot. */
 static __always_inline void register_listener(struct bpf_sock_ops *ops)
 {
 	bool ipv6 = ops->family == LENO_AF_INET6;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* How the original destination travels from the application's socket to the proxy's.
+/* How the original destination (the address that the application dialled) gets from the application's socket to the
+ * proxy's.
  *
  *   connect        originals[application's socket]    (cgroup/connect4,6)
  *   before the SYN inflight[source address and port]  (sock_ops, application's side)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Reads the headers of a frame: Ethernet, IPv4 or IPv6 with extension headers (RFC 8200 section 4), then TCP, UDP
- * or none. What cannot be read is a frame without ports, or without addresses: it is counted as such.
+/* Reads the headers of a frame: Ethernet, IPv4 or IPv6 with extension headers (RFC 8200 section 4), then TCP, UDP or
+ * none. If a header cannot be read, the packet has no ports, or no addresses if it is that of IP; it is still counted.
  */
 #ifndef LENO_PACKET_H
 #define LENO_PACKET_H
@@ -16,7 +16,7 @@
 #include "abi.h"
 #include "address.h"
 
-/* The first bytes of the headers, as far as they are read. */
+/* The headers, each only up to the last field that is read. */
 struct ipv4_start {
 	__u8 version_and_words;
 	__u8 service;
@@ -60,16 +60,16 @@ struct ports_start {
 
 #define IPV4_FRAGMENT_OFFSET bpf_htons(0x1fff)
 
-/* Most extension headers that are followed. Those of a frame with more hide its ports. */
+/* Most extension headers of IPv6 that are skipped. With more, the ports of a packet are not found. */
 #define MAX_EXTENSIONS 6
 
 struct packet {
 	struct socket_address from;
 	struct socket_address to;
-	__u32 headers;  /* bytes before the payload of TCP or UDP, else before that of IP */
-	__u32 payload;  /* bytes of payload of TCP or UDP that the frame has, by the length that IP says */
+	__u32 headers;  /* bytes of all headers, up to and with those of TCP or UDP; without these up to those of IP */
+	__u32 payload;  /* bytes of payload of TCP or UDP, by the length in IP's header */
 	__u32 sequence; /* TCP */
-	__u8 protocol;  /* IPPROTO_*; 0 for what is not IP */
+	__u8 protocol;  /* IPPROTO_*; 0 if the frame is not IP */
 	__u8 flags;     /* TCP */
 	__u8 reserved[2];
 };
@@ -91,7 +91,7 @@ static __always_inline void read_tcp(struct __sk_buff *skb, struct packet *packe
 	packet->payload = end > packet->headers ? end - packet->headers : 0;
 }
 
-/* Reads what follows IP's headers; `end` is where IP says that the datagram ends. */
+/* Reads the header of TCP or UDP at `at`. `end` is where the packet ends according to IP's header. */
 static __always_inline void read_transport(struct __sk_buff *skb, struct packet *packet, __u32 at,
 					   __u32 end)
 {
@@ -110,7 +110,9 @@ static __always_inline void read_transport(struct __sk_buff *skb, struct packet 
 	}
 }
 
-/* Where a datagram ends: at the end of the frame if it is too large for IP's field (BIG TCP, RFC 2675). */
+/* Where a packet ends: at the end of the frame if its length is 0, as in a packet that is too large for that field (BIG
+ * TCP).
+ */
 static __always_inline __u32 datagram_end(struct __sk_buff *skb, __u32 begin, __be16 length)
 {
 	return length ? begin + bpf_ntohs(length) : skb->len;
@@ -128,7 +130,7 @@ static __always_inline void read_ipv4(struct __sk_buff *skb, struct packet *pack
 	packet->protocol = ip.protocol;
 	length = (ip.version_and_words & 15) * 4;
 	packet->headers = ETH_HLEN + length;
-	/* The ports are in the first fragment alone. */
+	/* Only the first fragment has the ports. */
 	if (length >= sizeof(ip) && !(ip.fragment & IPV4_FRAGMENT_OFFSET))
 		read_transport(skb, packet, ETH_HLEN + length,
 			       datagram_end(skb, ETH_HLEN, ip.length));
@@ -182,7 +184,7 @@ static __always_inline void read_ipv6(struct __sk_buff *skb, struct packet *pack
 
 static __always_inline void read_packet(struct __sk_buff *skb, struct packet *packet)
 {
-	/* A tag that the device has not taken off comes before the type that is meant. */
+	/* If the device has not removed a VLAN tag, `protocol` is the tag's, and the frame is not read further. */
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		read_ipv4(skb, packet);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))

@@ -11,8 +11,7 @@
 
 #include "config.h"
 
-/* The fields that are read of the kernel's own structure; their offsets are relocated for the
- * running kernel.
+/* The fields of the kernel's own structures that are read; their offsets are relocated for the running kernel (CO-RE).
  */
 struct kernel_uid {
 	__u32 val;
@@ -30,8 +29,8 @@ static __always_inline bool is_by_proxy(void)
 	return (__u32)bpf_get_current_uid_gid() == config.proxy_uid;
 }
 
-/* Whether the proxy made this socket. A sock_ops program cannot query which task makes the system call,
- * so the socket's owner is read.
+/* Whether the proxy owns this socket. A sock_ops program cannot query which task makes the system call, so the user of
+ * the socket is compared.
  */
 static __always_inline bool is_of_proxy(struct bpf_sock_ops *ops)
 {
@@ -39,7 +38,7 @@ static __always_inline bool is_of_proxy(struct bpf_sock_ops *ops)
 	struct sock *kernel;
 
 	if (config.proxy_cgroup_id)
-		return true; /* the hook is on its cgroup */
+		return true; /* the program is attached to the proxy's cgroup */
 	if (!sk)
 		return false;
 	kernel = (struct sock *)bpf_skc_to_tcp_sock(sk);

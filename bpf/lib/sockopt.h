@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Answers SO_ORIGINAL_DST, as netfilter's connection tracking would. */
+/* Answers SO_ORIGINAL_DST (the address that the client dialled) for sockets of the proxy, as netfilter's connection
+ * tracking would.
+ */
 #ifndef LENO_SOCKOPT_H
 #define LENO_SOCKOPT_H
 
@@ -19,13 +21,14 @@
 #define SOL_IPV6 41
 #define SO_ORIGINAL_DST 80 /* the same number on both levels */
 
-/* Above this length the kernel does not pass the whole buffer to the program, and fails the call
- * unless the program sets optlen = 0 to leave the buffer alone.
+/* The kernel passes only this many bytes of a longer buffer to the program. It then fails the call, unless the program
+ * sets optlen = 0 to leave the buffer unchanged.
  */
 #define MAX_OPTLEN 4096
 
-/* Outbound: the stored destination. Inbound: the socket's local address, which sk_lookup left
- * unchanged.
+/* Outbound: the stored destination. Inbound: the socket's local address, which is the one that the client dialled,
+ * since sk_lookup steers a connection without changing addresses. Fails for a socket whose local port is the proxy's
+ * own.
  */
 static __always_inline bool find_original(struct bpf_sock *sk, struct socket_address *original)
 {
@@ -45,8 +48,8 @@ static __always_inline bool find_original(struct bpf_sock *sk, struct socket_add
 	return true;
 }
 
-/* Writes the address in the form of the requested level; returns its length, or 0 if the level has
- * no form for it.
+/* Writes the address as SOL_IP or SOL_IPV6 have it. Returns its length, or 0 if the address is of the other family or
+ * the buffer is too small.
  */
 static __always_inline __s32 write_original(struct bpf_sockopt *ctx, struct socket_address *from)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* What the kernel counts of a TCP socket by itself, and how it is read. */
+/* Reads the counters that the kernel keeps in each TCP socket. */
 #ifndef LENO_TCP_H
 #define LENO_TCP_H
 
@@ -8,8 +8,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-/* The fields that are read of the kernel's own structures; their offsets are relocated for the
- * running kernel.
+/* The fields of the kernel's own structures that are read; their offsets are relocated for the running kernel (CO-RE).
  */
 struct minmax_sample {
 	__u32 v;
@@ -66,7 +65,7 @@ enum sock_flags {
 	SOCK_DONE,
 };
 
-/* Payload bytes and segments, each once. */
+/* Payload bytes that were sent and received, each counted once, and segments. */
 struct tcp_counts {
 	__u64 sent;
 	__u64 received;
@@ -75,7 +74,7 @@ struct tcp_counts {
 	__u32 retransmits;
 };
 
-/* Whether the FIN of the other side has arrived. */
+/* Whether the other side's FIN has arrived. */
 static __always_inline bool has_fin(struct tcp_sock *tcp)
 {
 	struct sock_common *sk = (struct sock_common *)tcp;
@@ -83,8 +82,8 @@ static __always_inline bool has_fin(struct tcp_sock *tcp)
 	return sk->skc_flags & (1UL << bpf_core_enum_value(enum sock_flags, SOCK_DONE));
 }
 
-/* Whether this side's FIN has been sent. The state changes before the FIN is queued, so for a moment this
- * is true too early, and a byte is counted at the next reading only.
+/* Whether this side's FIN has been sent. The state changes before the FIN is queued. So for a moment the result is true
+ * too early, and sent_of is one byte too low until the next reading.
  */
 static __always_inline bool has_sent_fin(struct tcp_sock *tcp, __u32 state)
 {
@@ -94,9 +93,9 @@ static __always_inline bool has_sent_fin(struct tcp_sock *tcp, __u32 state)
 	return has_closed && tcp->snd_nxt == tcp->write_seq;
 }
 
-/* Payload that was sent: what is acknowledged and what is under way, without the SYN, which a client's
- * socket counts as a byte, and the FIN. The kernel's `bytes_sent` would count a segment that the interface
- * dropped each time.
+/* Payload bytes that were sent, acknowledged or not, each once. The sequence numbers of the SYN (on a client's socket)
+ * and of the FIN are subtracted. The kernel's `bytes_sent` is not used: it counts a segment again each time that the
+ * interface has dropped it.
  */
 static __always_inline __u64 sent_of(struct tcp_sock *tcp, bool is_client)
 {
@@ -110,8 +109,8 @@ static __always_inline __u64 sent_of(struct tcp_sock *tcp, bool is_client)
 	return sent > least ? sent - least : 0;
 }
 
-/* The caller holds the socket's lock, or compares the acknowledged bytes before and after.
- * `bytes_received` counts the FIN as a byte.
+/* The caller must hold the socket's lock, or compare `acknowledged` before and after. `bytes_received` counts the FIN
+ * as a byte, which is subtracted.
  */
 static __always_inline struct tcp_counts counts_of(struct tcp_sock *tcp, bool is_client)
 {
@@ -128,7 +127,7 @@ static __always_inline struct tcp_counts counts_of(struct tcp_sock *tcp, bool is
 	};
 }
 
-/* What is acknowledged, in one number: it changes whenever either part does. */
+/* A number that changes whenever bytes are acknowledged: the sum of both counters that change then. */
 static __always_inline __u64 acknowledged(struct tcp_sock *tcp)
 {
 	__u64 all = tcp->bytes_acked + tcp->snd_una;
@@ -137,13 +136,13 @@ static __always_inline __u64 acknowledged(struct tcp_sock *tcp)
 	return all;
 }
 
-/* The kernel keeps it times eight. */
+/* In microseconds. The kernel stores eight times this value. */
 static __always_inline __u32 smoothed_rtt_us(struct tcp_sock *tcp)
 {
 	return tcp->srtt_us >> 3;
 }
 
-/* 0 while there is none: the kernel begins with the largest number. */
+/* In microseconds; 0 before the first measurement, where the kernel has the largest number. */
 static __always_inline __u32 min_rtt_us(struct tcp_sock *tcp)
 {
 	__u32 us = tcp->rtt_min.s[0].v;

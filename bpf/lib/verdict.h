@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The decisions, without hooks and maps, so that they can be tested with BPF_PROG_TEST_RUN. */
+/* The decisions on connections, as functions without hooks and maps, so that BPF_PROG_TEST_RUN can test them. */
 #ifndef LENO_VERDICT_H
 #define LENO_VERDICT_H
 
@@ -20,7 +20,7 @@ enum inbound_verdict {
 	INBOUND_LINK_LOCAL,
 };
 
-/* Whether a connection to this address may be captured. */
+/* Whether a connection to this address is steered to the proxy, passes as local, or is refused as link-local. */
 static __always_inline enum outbound_verdict outbound_verdict(const struct socket_address *to)
 {
 	if (is_loopback(to))
@@ -30,13 +30,15 @@ static __always_inline enum outbound_verdict outbound_verdict(const struct socke
 	return OUTBOUND_STEER;
 }
 
-/* What to do with a connection that arrives. Connections of this workload to itself pass: otherwise
- * the proxy's connections to the application would be steered back to the proxy, endlessly. They
- * are recognised by their addresses: a loopback address on either side (the kernel accepts those
- * only from lo; the other side may be an address of eth0 that the application bound), the same
- * address on both, or the proxy's stand-in address as the source (answers to it are routed to lo,
- * so no other host can complete a handshake from it). The ingress interface cannot be used: for an
- * address of eth0 it is reported as eth0 even over lo.
+/* What to do with a connection that arrives. Connections of this workload to itself pass: otherwise the proxy's
+ * connections to the application would be steered back to the proxy, endlessly. They are recognised by their addresses:
+ * - A loopback address on either side. The kernel accepts it only from lo; the other side may be an address of eth0
+ *   that the application has bound.
+ * - The same address on both sides.
+ * - The proxy's stand-in address as the source. Answers to it are routed to lo, so no other host can complete a
+ *   handshake from it.
+ *
+ * The ingress interface cannot be used: for an address of eth0 it is reported as eth0 even over lo.
  */
 static __always_inline enum inbound_verdict
 inbound_verdict(const volatile struct capture_config *c, const struct socket_address *remote,

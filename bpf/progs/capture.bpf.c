@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Captures one workload: steers its outbound connections, and inbound ones from other workloads, into
- * its proxy.
+/* Captures one workload: steers its outbound connections into its proxy, and inbound ones from other workloads, too;
+ * its datagrams if configured.
  *
- * Loaded once for each workload, with its own maps. The hooks marked (proxy) are attached to the
- * proxy's cgroup if it has one of its own, sk_lookup to the network namespace, the others to the
- * workload's cgroup, which contains the proxy's.
+ * Loaded once for each workload, with its own maps. The programs marked (proxy) are attached to the proxy's cgroup if
+ * it has one of its own, sk_lookup to the network namespace, and the others to the workload's cgroup, which contains
+ * the proxy's.
  */
 #include <asm/socket.h>
 #include <linux/bpf.h>
@@ -35,10 +35,10 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define ALLOW 1
 #define DENY 0
 
-/* Of lo, in every network namespace (the kernel's LOOPBACK_IFINDEX). */
+/* The index of lo, which is the same in every network namespace (the kernel's LOOPBACK_IFINDEX). */
 #define LOOPBACK_IFINDEX 1
 
-/* Fails the system call with this error; with EPERM before Linux 5.18, which lacks the helper. */
+/* Makes the system call fail with this error; with EPERM before Linux 5.18, which lacks the helper. */
 static __always_inline int deny(int error)
 {
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_set_retval))
@@ -46,8 +46,8 @@ static __always_inline int deny(int error)
 	return DENY;
 }
 
-/* Whether the socket is in another network namespace: the proxy does not listen on that one's
- * loopback.
+/* Whether the socket is in another network namespace than the workload's. The proxy does not listen on the loopback
+ * device of that one.
  */
 static __always_inline bool is_foreign(struct bpf_sock_addr *ctx)
 {
@@ -72,8 +72,9 @@ static __always_inline bool is_exempt(struct bpf_sock_addr *ctx, const struct so
 	return false;
 }
 
-/* Link-local IPv6 cannot be steered and must not bypass the proxy. ICMPv6 is permitted: the kernel's
- * neighbour discovery passes none of these hooks, and ping sockets are recognised by their protocol.
+/* Whether the destination is a link-local IPv6 address that the proxy cannot connect to for the application, and that
+ * must not be reached without the proxy. ICMPv6 is permitted: ping sockets are recognised by their protocol, and the
+ * kernel's neighbour discovery does not run these programs.
  */
 static __always_inline bool is_refused_link_local(struct bpf_sock_addr *ctx,
 						   const struct socket_address *to)
@@ -89,8 +90,8 @@ static __always_inline int refuse_link_local(void)
 	return deny(ECONNREFUSED);
 }
 
-/* A socket bound to eth0 cannot reach the proxy on loopback, so the binding is removed; the proxy's
- * own connection follows the namespace's routes.
+/* Removes the binding of a socket to a device, such as eth0, which could not reach the proxy on loopback. The proxy's
+ * own connection follows the namespace's routes. Returns false if the binding remains.
  */
 static __always_inline bool unbind_device(struct bpf_sock_addr *ctx, struct bpf_sock *sk)
 {
@@ -101,7 +102,7 @@ static __always_inline bool unbind_device(struct bpf_sock_addr *ctx, struct bpf_
 	return !bpf_setsockopt(ctx, SOL_SOCKET, SO_BINDTODEVICE, none, sizeof(none));
 }
 
-/* Decides on one connect(); *steer tells the caller to rewrite the destination. */
+/* Decides on one connect(). If *steer is true afterwards, the caller rewrites the destination to the proxy. */
 static __always_inline int outbound(struct bpf_sock_addr *ctx, struct socket_address *to,
 				    enum listener_slot slot, bool *steer)
 {
@@ -128,8 +129,8 @@ static __always_inline int outbound(struct bpf_sock_addr *ctx, struct socket_add
 	return ALLOW;
 }
 
-/* Decides on datagrams to this address; *number tells the caller the placeholder to rewrite it to. Nothing
- * but the proxy receives datagrams at placeholders: if it is away, they get the kernel's refusal.
+/* Decides on datagrams to this address. *number is the placeholder to which the caller rewrites it, or NO_PLACEHOLDER.
+ * Only the proxy receives datagrams at placeholders: while it is not running, the kernel refuses them.
  */
 static __always_inline int outbound_datagram(struct bpf_sock_addr *ctx,
 					     const struct socket_address *to, __u32 *number)
@@ -144,7 +145,7 @@ static __always_inline int outbound_datagram(struct bpf_sock_addr *ctx,
 	return deny(ECONNREFUSED);
 }
 
-/* The same for a socket that connects, whose peer the application may ask for. */
+/* The same for connect(). It also stores the destination, which getpeername must return. */
 static __always_inline int connect_datagram(struct bpf_sock_addr *ctx, struct socket_address *to,
 					    __u32 *number)
 {
@@ -164,8 +165,8 @@ static __always_inline int connect_datagram(struct bpf_sock_addr *ctx, struct so
 	return deny(ECONNREFUSED);
 }
 
-/* The same for a datagram of a socket that does not connect. One that is bound to a device cannot reach
- * loopback, and its binding cannot be removed here.
+/* The same for a datagram that is sent without connect(). It is refused if the socket is bound to a device: it could
+ * not reach loopback, and this hook cannot remove the binding.
  */
 static __always_inline int send_datagram(struct bpf_sock_addr *ctx, struct socket_address *to,
 					 __u32 *number)
@@ -252,7 +253,7 @@ int leno_connect6(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
-/* UDP without connect(). Attached only where datagrams are captured. */
+/* sendto and sendmsg without connect(). Attached only if datagrams are captured. */
 SEC("cgroup/sendmsg4")
 int leno_sendmsg4(struct bpf_sock_addr *ctx)
 {
@@ -268,8 +269,8 @@ int leno_sendmsg4(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
-/* UDP without connect(), which must not bypass the proxy to a neighbour's link-local address, captured or
- * not. A datagram for an IPv4-mapped address is leno_sendmsg4's.
+/* sendto and sendmsg without connect(). Always attached, because datagrams to link-local addresses must not bypass the
+ * proxy even if datagrams are not captured. For a datagram to an IPv4-mapped address the kernel runs leno_sendmsg4.
  */
 SEC("cgroup/sendmsg6")
 int leno_sendmsg6(struct bpf_sock_addr *ctx)
@@ -290,7 +291,7 @@ int leno_sendmsg6(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
-/* The source that the application sees of an answer. Attached only where datagrams are captured. */
+/* Sets the source address of an answer that the application sees. Attached only if datagrams are captured. */
 SEC("cgroup/recvmsg4")
 int leno_recvmsg4(struct bpf_sock_addr *ctx)
 {
@@ -304,7 +305,7 @@ int leno_recvmsg4(struct bpf_sock_addr *ctx)
 	return ALLOW;
 }
 
-/* Also for an IPv6 socket that has received a datagram of IPv4. */
+/* Sets the source address that an IPv6 socket sees, also of a datagram that arrived over IPv4. */
 SEC("cgroup/recvmsg6")
 int leno_recvmsg6(struct bpf_sock_addr *ctx)
 {
@@ -322,8 +323,9 @@ int leno_recvmsg6(struct bpf_sock_addr *ctx)
 	return ALLOW;
 }
 
-/* Drops what comes over the network from addresses that this namespace alone has: the sources by which the
- * application and its proxy know each other's datagrams. Attached only where datagrams are captured.
+/* Drops packets from the network that claim to be from an address that only exists inside this namespace
+ * (is_forged_source): the application and its proxy recognise each other's datagrams by these. Attached only if
+ * datagrams are captured.
  */
 SEC("cgroup_skb/ingress")
 int leno_datagram_ingress(struct __sk_buff *skb)
@@ -350,8 +352,8 @@ int leno_datagram_ingress(struct __sk_buff *skb)
 	return DENY;
 }
 
-/* The peer's address that the application sees: for a captured socket the address that it dialled, for
- * a connection that the proxy made to the application the client's address.
+/* The address that the application sees as its peer: for a captured socket the address that it dialled; for a
+ * connection that the proxy made to the application, the client's address.
  */
 static __always_inline struct socket_address *peer_of(struct bpf_sock_addr *ctx)
 {
@@ -364,9 +366,7 @@ static __always_inline struct socket_address *peer_of(struct bpf_sock_addr *ctx)
 	return client_of(sk);
 }
 
-/* Also runs in accept(). An IPv4 socket cannot represent an IPv6 client; it shows the stand-in
- * address.
- */
+/* Also runs in accept(). An IPv4 socket cannot represent an IPv6 client, so it shows the stand-in address. */
 SEC("cgroup/getpeername4")
 int leno_getpeername4(struct bpf_sock_addr *ctx)
 {
@@ -394,8 +394,8 @@ int leno_getpeername6(struct bpf_sock_addr *ctx)
 	return ALLOW;
 }
 
-/* An MPTCP socket connects through subflows of its own, which bypass getpeername and the stored
- * destination. Applications that request MPTCP fall back to TCP if it is not available.
+/* Refuses MPTCP: such a socket connects through subflows of its own, to which neither getpeername nor the stored
+ * destination applies. Applications that request MPTCP fall back to TCP if it is not available.
  */
 SEC("cgroup/sock_create")
 int leno_sock_create(struct bpf_sock *sk)
@@ -429,8 +429,8 @@ int leno_proxy_sockops(struct bpf_sock_ops *ops)
 	return 1;
 }
 
-/* Answers what a placeholder stands for: the option's name is its number. Without an answer the kernel's
- * own stands, ENOPROTOOPT.
+/* Answers which destination a placeholder represents; the name of the option is the placeholder's number. If it
+ * represents none, the error of the kernel, ENOPROTOOPT, remains.
  */
 static __always_inline int answer_target(struct bpf_sockopt *ctx)
 {
@@ -446,7 +446,7 @@ static __always_inline int answer_target(struct bpf_sockopt *ctx)
 	to->sin6_addr.in6_u.u6_addr32[1] = target->ip[1];
 	to->sin6_addr.in6_u.u6_addr32[2] = target->ip[2];
 	to->sin6_addr.in6_u.u6_addr32[3] = target->ip[3];
-	/* As below. */
+	/* See the barriers in leno_getsockopt. */
 	barrier_var(length);
 	ctx->optlen = length;
 	barrier();
@@ -474,7 +474,7 @@ int leno_getsockopt(struct bpf_sockopt *ctx)
 	length = write_original(ctx, &original);
 	if (!length)
 		return ALLOW;
-	/* The barriers keep clang from merging the two stores through a modified context pointer, which the
+	/* These barriers keep clang from merging the two stores into one through a modified context pointer, which the
 	 * verifier rejects.
 	 */
 	barrier_var(length);
@@ -485,8 +485,8 @@ int leno_getsockopt(struct bpf_sockopt *ctx)
 	return ALLOW;
 }
 
-/* (proxy) Stores the address of the client for which this socket will connect to the application.
- * Without this program the kernel returns ENOPROTOOPT.
+/* (proxy) Stores the address of the client for which this socket will connect to the application. Without this program
+ * the kernel returns ENOPROTOOPT.
  */
 SEC("cgroup/setsockopt")
 int leno_setsockopt(struct bpf_sockopt *ctx)
@@ -510,11 +510,11 @@ int leno_setsockopt(struct bpf_sockopt *ctx)
 			      named->sin6_addr.in6_u.u6_addr32[3], named->sin6_port);
 	if (!remember_client(sk, &client))
 		return DENY;
-	ctx->optlen = -1; /* handled: the kernel's own handler does not run */
+	ctx->optlen = -1; /* handled: the kernel does not process the option */
 	return ALLOW;
 }
 
-/* Steers the connection to the proxy; if the proxy does not listen, the workload's policy decides. */
+/* Steers the connection to the proxy. If the proxy does not listen, `fail_closed` decides. */
 static __always_inline int steer_inbound(struct bpf_sk_lookup *ctx, enum listener_slot slot)
 {
 	struct bpf_sock *sk = listener_in(slot);
@@ -534,9 +534,8 @@ static __always_inline int steer_inbound(struct bpf_sk_lookup *ctx, enum listene
 	return SK_PASS;
 }
 
-/* UDP that arrives for a socket that is not connected. It passes unless it is sent to a link-local
- * address, or datagrams are captured and this one is not of the mesh; the response of an excluded server
- * passes even then.
+/* Decides on UDP that arrives for an unconnected socket. From an excluded address it always passes. Otherwise it is
+ * dropped if it is sent to a link-local address, or if datagrams are captured and this one bypasses the mesh.
  */
 static __always_inline int datagram(struct bpf_sk_lookup *ctx, const struct socket_address *remote,
 				    const struct socket_address *local)

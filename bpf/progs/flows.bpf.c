@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Accounts for the TCP connections of enrolled network namespaces. No program runs per packet: the
- * kernel counts bytes, segments, retransmissions and round-trip times of every socket by itself.
- * These are read when a connection changes state, and for open connections when user space asks.
+/* Accounts for the TCP connections of enrolled network namespaces. No program runs per packet: the kernel counts the
+ * bytes, segments, retransmissions and round-trip times of every socket by itself. These programs read the counters
+ * when a connection changes its state, and those of open connections when user space requests it.
  *
- *   leno_flow_sockops  connect, accept, each change of state  ─► flows, pairs, events
- *   leno_flow_read     a read of its pin: every open socket   ─► flows, pairs
- *   leno_flow_read_tcp the same, in one namespace
+ *   leno_flow_sockops  connect, accept, each change of state    ─► flows, pairs, events
+ *   leno_flow_read     when its pin is read: every open socket  ─► flows, pairs
+ *   leno_flow_read_tcp the same, in one network namespace       ─► flows, pairs
  *
- * Both add to the pair what the socket has counted since that was done last, each byte once. Where frames are to be
- * counted instead (UDP, ICMP, what is sent again), programs run for each, at an interface's end outside of the namespace:
+ * Each of them adds to the sums of the pair how much the socket's counters have grown since the last time. If frames
+ * are to be counted instead (they also show UDP, ICMP and retransmissions), programs run for each frame, at the end of
+ * an interface that is outside of the workload's namespace:
  *
- *   leno_flow_sent     what the workload sends                ─► flows, pairs, events, samples
- *   leno_flow_received what arrives for it                    ─► flows, pairs, events, samples
+ *   leno_flow_sent     what the workload sends                  ─► flows, pairs, events, samples
+ *   leno_flow_received what arrives for it                      ─► flows, pairs, events, samples
  *
- *   leno_flow_drop     a packet that the kernel drops         ─► drops
+ *   leno_flow_drop     a packet that the kernel drops           ─► drops
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -33,13 +34,13 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Errors of a socket. */
+/* The errors of a socket that tell how its connection ended. */
 #define IS_REFUSED(error) ((error) == ECONNREFUSED)
 #define IS_TIMEOUT(error) ((error) == ETIMEDOUT || (error) == EHOSTUNREACH || (error) == ENETUNREACH)
 #define IS_RESET(error) ((error) == ECONNRESET || (error) == EPIPE)
 
-/* Sets the mark to `now`, and adds to the sum by how much that raised it. The difference is signed: the
- * iterator may have read one byte too many between the arrival of a FIN and its being noted.
+/* Sets the mark, which is how much was added so far, to `now`, and adds the difference to the sum. The difference is
+ * signed: when a FIN has arrived but is not noted in the socket yet, the iterator may have read one byte too many.
  */
 #define ADD_LAST(sum, mark, now, signed_type) \
 	add(sum, (__u64)(signed_type)((now) - EXCHANGE(mark, now)))
@@ -49,7 +50,7 @@ static __always_inline bool is_client(const struct tracked *tracked)
 	return tracked->pair.role == ROLE_CLIENT;
 }
 
-/* Adds what a connection that ends has counted since this was done last. */
+/* Adds how much the counters of a connection that ends have grown since the last time. */
 static __always_inline void settle(struct tracked *tracked, const struct tcp_counts *counts,
 				   struct flow_sums *sums)
 {
@@ -63,8 +64,8 @@ static __always_inline void settle(struct tracked *tracked, const struct tcp_cou
 }
 
 #ifndef LENO_PLAIN
-/* The same for the iterator, which does not hold the socket's lock. `marks` was read before `now`: if
- * the connection ended in between, the mark has changed, and nothing is added.
+/* The same for the iterator, which does not hold the socket's lock. `marked` is the mark as read before `now`. If the
+ * connection ended in between, the mark has changed, and nothing is added.
  */
 #define ADD_OPEN(sum, mark, marked, now, signed_type)                                        \
 	do {                                                                                  \
@@ -88,7 +89,7 @@ static __always_inline void settle_open(struct tracked *tracked, const struct tc
 }
 #endif
 
-/* The bytes of a direction, with the port that is above them already. */
+/* The field for the bytes of a direction, whose upper bits keep their port. */
 static __always_inline __u64 with_port(__u64 before, __u64 bytes)
 {
 	if (bytes > FLOW_MOST_BYTES)
@@ -125,7 +126,7 @@ static __always_inline struct socket_address remote_of(struct bpf_sock_ops *ops)
 			    ops->remote_ip6[3], 0);
 }
 
-/* The key of the socket's namespace in `workloads`. */
+/* The key of the socket's network namespace in `workloads`. */
 static __always_inline __u64 netns_of(struct bpf_sock_ops *ops)
 {
 	struct sock_common *sk;
@@ -138,7 +139,7 @@ static __always_inline __u64 netns_of(struct bpf_sock_ops *ops)
 	return sk ? sk->skc_net.net->ns.inum : 0;
 }
 
-/* A connection begins: before the SYN leaves, or when the handshake with a client is done. */
+/* Begins a flow: before a client's SYN leaves, or when the handshake of an accepted connection is done. */
 static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role role)
 {
 	__u64 netns = netns_of(ops);
@@ -174,7 +175,7 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	fresh.pair.owner = ((struct sock *)tcp)->sk_uid.val == workload->proxy_uid ?
 				   OWNER_PROXY : OWNER_APPLICATION;
 	if (role == ROLE_CLIENT) {
-		/* Left by an earlier connect() of the same socket that failed. */
+		/* The counters still have what an earlier connect() of the same socket, which failed, has counted. */
 		fresh.added.segments_sent = tcp->segs_out;
 		fresh.added.segments_received = tcp->segs_in;
 		fresh.added.retransmits = tcp->total_retrans;
@@ -208,9 +209,9 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	publish(fresh.cookie, fresh.opened_ns, &flow);
 }
 
-/* Which side ended the connection. A side that closes in order passes FIN_WAIT2 or CLOSING, the other
- * one LAST_ACK; a connection that leaves any other state at once is reset, by the other side if the
- * socket has an error already, and else by this one.
+/* How the connection ended, and by which side. Errors of the socket are considered first. The side that closes first
+ * passes FIN_WAIT2 or CLOSING, the other one LAST_ACK. A connection that leaves any other state was reset: by the other
+ * side if the socket has the error ECONNRESET or EPIPE, otherwise by this side.
  */
 static __always_inline enum flow_end end_of(__u32 from, int error)
 {
@@ -316,14 +317,15 @@ int leno_flow_sockops(struct bpf_sock_ops *ops)
 	return 1;
 }
 
-/* The context of an iterator over socket storage, as far as it is read. */
+/* The context of an iterator over socket storage; only the fields that are read. */
 struct bpf_iter__bpf_sk_storage_map {
 	struct sock *sk;
 	void *value;
 } __attribute__((preserve_access_index));
 
-/* Brings the sums of an open connection up to date, and says whether `counts` may be shown. An acknowledgement that
- * came between the parts of `counts` would be counted twice, as acknowledged and under way.
+/* Reads the counters of an open connection and adds their growth to the sums. Returns whether `counts` may be shown.
+ * They may not if bytes were acknowledged meanwhile: these could be counted twice, as acknowledged and as under way.
+ * Nothing is lost, because the next reading adds them.
  */
 static __always_inline bool read_open(struct tracked *tracked, struct tcp_sock *tcp,
 				      struct tcp_counts *counts)
@@ -341,7 +343,7 @@ static __always_inline bool read_open(struct tracked *tracked, struct tcp_sock *
 	struct flow_sums *sums;
 	__u64 before;
 
-	/* Also a full barrier, between the marks and the counts. */
+	/* This is also a full barrier between reading the marks and reading the counters. */
 	if (__sync_fetch_and_add(&tracked->ended, 0))
 		return false;
 	before = acknowledged(tcp);
@@ -356,7 +358,7 @@ static __always_inline bool read_open(struct tracked *tracked, struct tcp_sock *
 #endif
 }
 
-/* Brings the flow and the sums of an open connection up to date. */
+/* Updates the flow and the sums of an open connection. */
 static __always_inline void read_flow(struct tracked *tracked, struct tcp_sock *tcp)
 {
 	struct tcp_counts counts = {};
@@ -380,7 +382,7 @@ static __always_inline void read_flow(struct tracked *tracked, struct tcp_sock *
 	show(flow, &counts, tcp);
 }
 
-/* Visits the sockets that are tracked, in all network namespaces. Not read on kernels from 7.0 on, whose iterator follows a
+/* Visits all accounted sockets, in all network namespaces. Not used on kernels from 7.0 on: their iterator follows a
  * null pointer if a socket ends while it is visited (docs/decisions/172-reading-by-namespace.md).
  */
 SEC("iter/bpf_sk_storage_map")
@@ -404,13 +406,15 @@ int leno_flow_read(struct bpf_iter__bpf_sk_storage_map *ctx)
 }
 
 #ifndef LENO_PLAIN
-/* The context of an iterator over the TCP sockets of the namespace in which its file was opened, as far as it is read. */
+/* The context of an iterator over the TCP sockets of the network namespace in which its file was opened; only the field
+ * that is read.
+ */
 struct bpf_iter__tcp {
 	struct sock_common *sk_common;
 } __attribute__((preserve_access_index));
 
-/* The same where the iterator above is not safe: it visits every bucket of the machine's table of connections, once for
- * each enrolled namespace.
+/* The same where the iterator above is not safe. It is slower: for each enrolled namespace it walks the whole hash
+ * table of the machine's connections.
  */
 SEC("iter/tcp")
 int leno_flow_read_tcp(struct bpf_iter__tcp *ctx)

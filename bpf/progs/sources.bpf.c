@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Drops the frames that a workload sends from an address that is not its own, at the outer end of its interface.
+/* Drops the frames that a workload sends from an address that is not its own. Attached to the outer end of the
+ * workload's interface.
  *
- * One load for each interface: its addresses are read-only data, so no map is looked up. Link-local and unspecified
- * sources of IPv6 pass, since neighbour discovery has them; no kernel routes such a packet.
+ * Loaded once for each interface: the addresses are read-only data, so no map is looked up. Link-local and unspecified
+ * sources of IPv6 pass, because neighbour discovery uses them; routers do not forward packets from them.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -14,13 +15,13 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The workload's addresses. Without IPv6 that one is unspecified. */
+/* The workload's addresses. `ipv6` is unspecified if the workload has none. */
 SEC(".rodata.config") const volatile struct {
 	__be32 ipv6[4];
 	__be32 ipv4;
 } own;
 
-/* Where ARP has the sender's address of IPv4: after eight bytes and its hardware address (RFC 826). */
+/* The offset of the sender's IPv4 address in ARP: after eight bytes and the sender's hardware address (RFC 826). */
 #define ARP_SENDER (ETH_HLEN + 8 + ETH_ALEN)
 #define IPV4_SENDER (ETH_HLEN + offsetof(struct ipv4_start, from))
 #define IPV6_SENDER (ETH_HLEN + offsetof(struct ipv6_start, from))
