@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The Debian packages that provide what a failing step may lack.
+/// What to install if a step fails because a tool or header is missing.
 const PACKAGES: &str = "apt-get install clang llvm libbpf-dev libelf-dev zlib1g-dev";
 
 fn main() -> ExitCode {
@@ -29,8 +29,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Compiles one object with BPF bytecode and BTF. The DWARF that BTF is made from is stripped if
-/// llvm-strip is installed, which only makes the object smaller.
+/// Compiles one object with BPF bytecode and BTF. llvm-strip removes the DWARF from which clang made the BTF; without
+/// it the object is only larger.
 fn compile(source: &Path, object: &Path, define: Option<&str>) -> Result<(), String> {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
@@ -38,7 +38,7 @@ fn compile(source: &Path, object: &Path, define: Option<&str>) -> Result<(), Str
         Ok("big") => "bpfeb",
         _ => "bpfel",
     };
-    // The headers of another architecture when cross-compiling (scripts/programs.sh).
+    // When cross-compiling, the headers of the other architecture (scripts/programs.sh).
     let root = env::var("LENO_SYSROOT").ok();
     let include = format!("/usr/include/{architecture}-linux-gnu");
     let output = Command::new(&clang)

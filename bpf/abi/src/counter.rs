@@ -1,6 +1,6 @@
-//! Names for the indexes of the kernel programs' arrays.
+//! The indexes of the kernel programs' arrays, with names.
 
-/// Declares an enum whose values are consecutive indexes, with its names.
+/// Declares an enum whose values are consecutive indexes of an array, each with its name.
 macro_rules! indexes {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$meta])*
@@ -42,12 +42,13 @@ indexes! {
         OutboundPassedLocal = "outbound_passed_local",
         /// Connections to an excluded prefix, which pass.
         OutboundPassedExcluded = "outbound_passed_excluded",
-        /// Passed because no proxy listens (fail open).
+        /// Connections that pass because no proxy listens (fail open).
         OutboundPassedOpen = "outbound_passed_open",
-        /// Refused because no proxy listens (fail closed), or the original destination could not
-        /// be stored.
+        /// Connections that are refused: no proxy listens (fail closed), the original destination could not be stored,
+        /// or the socket is bound to a device and cannot be unbound.
         OutboundRefused = "outbound_refused",
-        /// Original destinations that were put into `inflight` before the SYN was sent.
+        /// Original destinations (the addresses that applications dialled) that were stored for the proxy before the
+        /// SYN was sent.
         OriginalAnnounced = "original_announced",
         /// Original destinations that were moved to the socket that the proxy accepts.
         OriginalAccepted = "original_accepted",
@@ -64,51 +65,53 @@ indexes! {
         InboundPassedLocal = "inbound_passed_local",
         /// Connections to the admin port, which pass.
         InboundPassedAdmin = "inbound_passed_admin",
-        /// Passed because no proxy listens (fail open).
+        /// Connections that pass because no proxy listens (fail open).
         InboundPassedOpen = "inbound_passed_open",
-        /// Connections from outside to a port of the mesh, which are dropped.
+        /// Connections from outside to the proxy's own inbound or outbound port, which are dropped.
         InboundDroppedMeshPort = "inbound_dropped_mesh_port",
-        /// Refused because no proxy listens (fail closed).
+        /// Connections that are refused because no proxy listens (fail closed).
         InboundRefused = "inbound_refused",
         /// Connections that the kernel refused to assign to the inbound listener.
         InboundFailed = "inbound_failed",
-        /// Listeners of the proxy that were put into a free place of their slot.
+        /// Listening sockets of the proxy that were registered, so that the programs can tell that it listens.
         ListenerRegistered = "listener_registered",
-        /// Listeners of the proxy that found every place of their slot taken. The kernel still
-        /// gives them a share of the connections.
+        /// Listening sockets of the proxy that were not registered, because all places for their port and family were
+        /// taken. The kernel still gives them a share of the connections.
         ListenerUnkept = "listener_unkept",
-        /// Listeners of the proxy that the kernel refused to put into the map.
+        /// Listening sockets of the proxy that the kernel refused to register.
         ListenerFailed = "listener_failed",
         /// MPTCP sockets refused, so that the application uses TCP.
         MptcpRefused = "mptcp_refused",
-        /// TCP connections and UDP datagrams that the workload addressed to link-local IPv6.
+        /// TCP connections and UDP datagrams of the workload to link-local IPv6 addresses, which are refused.
         OutboundDroppedLinkLocal = "outbound_dropped_link_local",
-        /// TCP connections and UDP datagrams from elsewhere to the workload's link-local IPv6 address.
+        /// TCP connections and UDP datagrams from other hosts to the workload's link-local IPv6 address, which are
+        /// dropped.
         InboundDroppedLinkLocal = "inbound_dropped_link_local",
-        /// Connections of the proxy to the application whose client's address was put into
-        /// `arriving`.
+        /// Connections of the proxy to the application for which the client's address was stored before the SYN was
+        /// sent.
         ClientAnnounced = "client_announced",
-        /// Connections on which the application sees its client's address.
+        /// Connections on which the application sees the address of its client, and not the proxy's.
         ClientShown = "client_shown",
-        /// The kernel had no memory for a client's address; the application sees the stand-in address.
+        /// The client's address could not be stored; the application sees the stand-in address, from which the proxy
+        /// connects.
         ClientFailed = "client_failed",
-        /// Destinations of datagrams that got a placeholder.
+        /// Destinations of datagrams that got a placeholder: an address of loopback that represents the destination.
         DatagramTargets = "datagram_targets",
-        /// Datagrams and UDP sockets of the workload that were refused: there was no placeholder, or the socket is bound to
-        /// a device.
+        /// Datagrams and UDP sockets of the workload that were refused: no placeholder was free, the kernel had no
+        /// memory, or the socket is bound to a device.
         DatagramRefused = "datagram_refused",
-        /// Answers whose source could not be shown, since their placeholder stands for nothing any more.
+        /// Answers whose source could not be shown, because the destination of their placeholder was evicted.
         DatagramUnknown = "datagram_unknown",
-        /// Datagrams from elsewhere that are not of the mesh, which are dropped where the proxy carries datagrams.
+        /// Datagrams from other hosts that bypass the mesh, which are dropped if the proxy carries datagrams.
         InboundDroppedDatagram = "inbound_dropped_datagram",
-        /// Packets from elsewhere that claim an address of this namespace's own, which are dropped where the proxy carries
-        /// datagrams.
+        /// Packets from the network with a source address that only this network namespace has, which are dropped if
+        /// the proxy carries datagrams.
         InboundDroppedForged = "inbound_dropped_forged",
     }
 }
 
 indexes! {
-    /// The proxy's listeners.
+    /// The proxy's listeners, by direction and address family.
     Slot {
         /// `0.0.0.0:15006`
         InboundIpv4 = "slot_inbound_ipv4",

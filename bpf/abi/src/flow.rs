@@ -5,20 +5,20 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::layout::{Field, Layout, size_of_field};
 
-/// The layout of the pinned maps. Raised with every change of a pinned structure: maps of another layout are not used
-/// again.
+/// The version of the layout of the pinned maps. Increment it with every change of a pinned structure: pinned maps with
+/// another version are not reused.
 pub const FLOW_LAYOUT: u32 = 4;
 
 /// Most workloads that are accounted for on one machine (`MAX_FLOW_WORKLOADS`).
 pub const MAX_FLOW_WORKLOADS: u32 = 8192;
 
-/// Most addresses of workloads (`MAX_FLOW_ADDRESSES`).
+/// Most entries of the map that assigns addresses to workloads (`MAX_FLOW_ADDRESSES`).
 pub const MAX_FLOW_ADDRESSES: u32 = 16384;
 
-/// Most pairs that are added up each by itself (`MAX_FLOW_PAIRS`).
+/// Most pairs of workload and peer that have sums of their own (`MAX_FLOW_PAIRS`).
 pub const MAX_FLOW_PAIRS: u32 = 16384;
 
-/// Most rows of requests (`MAX_FLOW_REQUESTS`).
+/// Most rows of requests that proxies count (`MAX_FLOW_REQUESTS`).
 pub const MAX_FLOW_REQUESTS: u32 = 16384;
 
 /// Most rows of requests that were read from samples (`MAX_FLOW_WIRE_REQUESTS`).
@@ -27,7 +27,7 @@ pub const MAX_FLOW_WIRE_REQUESTS: u32 = 4096;
 /// Most bytes of a sample (`FLOW_SAMPLE_BYTES`).
 pub const FLOW_SAMPLE_BYTES: usize = 512;
 
-/// One more than the largest id of a workload (`MAX_FLOW_IDS`).
+/// One more than the largest possible id of a workload (`MAX_FLOW_IDS`).
 pub const MAX_FLOW_IDS: u32 = MAX_FLOW_WORKLOADS + FIRST_WORKLOAD;
 
 /// Most pairs of a workload and a reason for which packets were dropped (`MAX_FLOW_DROPS`).
@@ -45,7 +45,7 @@ pub const PEER_CONTROL_PLANE: u32 = 2;
 /// The first id of a workload (`FLOW_PEERS`).
 pub const FIRST_WORKLOAD: u32 = 3;
 
-/// A value that a kernel map stores in the machine's byte order.
+/// A number, or an array of numbers, that a kernel map stores in the machine's byte order.
 trait Native: Sized {
     fn read(bytes: &[u8]) -> Self;
     fn write(&self, bytes: &mut [u8]);
@@ -84,7 +84,7 @@ impl<T: Native + Copy + Default, const N: usize> Native for [T; N] {
     }
 }
 
-/// Declares a structure that crosses between kernel and user space, with its layout and its bytes.
+/// Declares structures that kernel and user space share, each with its layout and its conversion from and to bytes.
 macro_rules! shared {
     ($($(#[$meta:meta])* $name:ident as $c:literal {
         $($(#[$doc:meta])* $field:ident: $type:ty,)*
@@ -98,7 +98,7 @@ macro_rules! shared {
             }
 
             impl $name {
-                /// Reads it as the kernel has it; `None` if the length is another one.
+                /// Reads the bytes of a kernel map; `None` if their number is not that of the structure.
                 #[must_use]
                 pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
                     if bytes.len() != size_of::<Self>() {
@@ -137,20 +137,21 @@ macro_rules! shared {
 }
 
 shared! {
-    /// Fixed when the programs are loaded.
+    /// Configuration of the programs, fixed when they are loaded.
     FlowConfig as "flow_config" {
-        /// The table is being resized: `flows_before` has entries.
+        /// Not 0 if the table is being resized: `flows_before` still has entries.
         carries_over: u8,
-        /// The kernel has no cookies of network namespaces (before 5.14).
+        /// Not 0 if the kernel has no cookies of network namespaces (before 5.14).
         netns_by_inode: u8,
         /// The tracepoint of drops names the socket that a packet was for (since 6.11).
         drop_names_socket: u8,
         /// Padding.
         reserved: u8,
-        /// Drops are counted while `drop_turn` has this number.
+        /// The program counts drops only while `drop_turn` has this number.
         turn: u32,
     }
-    /// Value of `workloads`, whose key is the cookie of a network namespace, or its inode if the kernel has no cookies.
+    /// Value of `workloads`. The key is the cookie of the workload's network namespace, or its inode number if the
+    /// kernel has no cookies.
     FlowWorkload as "flow_workload" {
         /// The workload's id.
         id: u32,
@@ -159,32 +160,33 @@ shared! {
     }
     /// Value of `runs`, whose index is the workload's id.
     FlowRuns as "flow_runs" {
-        /// How often each [`FlowProgram`] has accounted for something of it.
+        /// How often each [`FlowProgram`] has accounted for something of this workload.
         of: [u64; 4],
     }
-    /// Value of `caps`, whose index is the workload's id; all zero without a bound of its own.
+    /// Value of `caps`, whose index is the workload's id: the limits of one workload. All fields are zero if it has
+    /// none.
     FlowCap as "flow_cap" {
-        /// A [`FlowLevel`]: it has the lesser one of this and the machine's.
+        /// A [`FlowLevel`]. Of this and the machine's level, the one that accounts for less applies.
         level: u32,
-        /// Most CPU that the programs may take for it, in millionths of the machine's.
+        /// Most CPU time of the programs for this workload, in millionths of the machine's.
         budget: u32,
-        /// Its part of what they took when it was measured last, in the same unit.
+        /// This workload's part of the programs' CPU time when it was last measured, in the same unit.
         cost: u32,
-        /// Whether payload of its frames is sampled at the level [`FlowLevel::Full`]: 1 or 0.
+        /// 1 if payload of its frames is sampled at the level [`FlowLevel::Full`], else 0.
         samples: u32,
     }
-    /// Key of `drops`; all zero for packets that found no room.
+    /// Key of `drops`. All fields are zero for the packets for which the map had no room.
     FlowDrop as "flow_drop" {
         /// The id of the workload.
         workload: u32,
-        /// The number of the reason, as the kernel that runs has it.
+        /// The number of the reason in the running kernel.
         reason: u32,
     }
-    /// Key of `addresses`.
+    /// Key of `addresses`, which finds the workload that has an address.
     FlowAddress as "flow_address" {
         /// The address, 16 bytes in network order; IPv4 in IPv4-mapped form.
         ip: [u32; 4],
-        /// A port, or 0 for all others of the address.
+        /// A port. 0 stands for all ports of the address that have no entry of their own.
         port: u32,
     }
     /// Value of `names`: the name of a workload; unused bytes are zero.
@@ -194,47 +196,51 @@ shared! {
         /// The workload.
         workload: [u8; 64],
     }
-    /// A connection, seen from the socket of a workload, or from its interface; times are of `CLOCK_MONOTONIC`. Its parts
-    /// are read by functions: the kernel may keep a million of them.
+    /// A connection of a workload, counted at its socket or at the workload's interface. Times are of
+    /// `CLOCK_MONOTONIC`. Several values share a field, because the kernel may keep a million flows; use the methods to
+    /// read them.
     Flow as "flow" {
-        /// The address that it is connected to.
+        /// The address of the other side.
         remote_ip: [u32; 4],
-        /// When it was begun, or accepted.
+        /// When it was begun or accepted; without a SYN, when its first frame was seen.
         opened_ns: u64,
-        /// When it changed state last, or was last seen to have moved bytes.
+        /// When its state changed, or when more bytes were first seen.
         last_ns: u64,
-        /// Payload that was sent, each byte once; above it the socket's own port.
+        /// Bytes that were sent, see [`bytes_sent`](Self::bytes_sent); in the upper 16 bits the workload's port.
         sent: u64,
-        /// Payload that was received, each byte once; above it the port that it is connected to.
+        /// Bytes that were received; in the upper 16 bits the other side's port.
         received: u64,
-        /// The socket's own address: of IPv4 as it is, of IPv6 its key in `locals`.
+        /// The workload's address: IPv4 as it is, for IPv6 its key in `locals`.
         local: u32,
-        /// Segments that were sent, with retransmissions and those without payload.
+        /// Segments that were sent, including retransmissions and those without payload; of [`FlowOwner::Wire`] frames.
         segments_sent: u32,
-        /// Segments that were received.
+        /// Segments that were received, or frames.
         segments_received: u32,
-        /// The last pass of the iterator that found the socket. Of [`FlowOwner::Wire`]: a sequence number.
+        /// The last pass of the iterator that found the socket. Of [`FlowOwner::Wire`]: the sequence number that
+        /// follows the last byte that was sent.
         pass: u32,
         /// The id of the workload.
         workload: u16,
         /// The id of the workload at the other end, [`PEER_OUTSIDE`], [`PEER_SELF`]
         /// or [`PEER_CONTROL_PLANE`].
         peer: u16,
-        /// Segments that were sent again; programs that ran at once may pass [`MOST_RETRANSMITS`], which is shown then.
+        /// Segments that were retransmitted. Concurrent additions may exceed [`MOST_RETRANSMITS`]; readers show no more
+        /// than that.
         retransmits: u16,
-        /// Smoothed round-trip time.
+        /// Smoothed round-trip time, in the format of [`short_time`].
         rtt: u16,
-        /// Least round-trip time in the kernel's window; 0 if there is none.
+        /// Least round-trip time in the kernel's window, in the same format; 0 if there is none.
         min_rtt: u16,
-        /// Client: from `connect` to established; server: from SYN-ACK to ACK.
+        /// Duration of the handshake, in the same format. Client: from `connect` to established; server: from SYN-ACK
+        /// to ACK.
         handshake: u16,
-        /// A [`FlowState`], a [`FlowEnd`], a [`FlowRole`] and a [`FlowOwner`].
+        /// From the lowest bit: a [`FlowState`], a [`FlowEnd`], a [`FlowRole`] and a [`FlowOwner`].
         phase: u8,
-        /// The number of the protocol; 0 in what an earlier version wrote, and in frames that are not IP.
+        /// The IP protocol number; 0 in entries of an earlier version, and for frames that are not IP.
         protocol: u8,
-        /// Of [`FlowOwner::Wire`]: what its frames have had.
+        /// Of [`FlowOwner::Wire`]: flags (`MARK_*`) for the frames that were seen, such as a FIN.
         marks: u8,
-        /// `AF_INET` or `AF_INET6`, and of samples which side's payload came last.
+        /// `AF_INET` or `AF_INET6`; in the upper two bits, if the flow is sampled, which side sent the last payload.
         family: u8,
     }
     /// Value of `locals`: an IPv6 address of a workload.
@@ -242,7 +248,7 @@ shared! {
         /// 16 bytes in network order.
         ip: [u32; 4],
     }
-    /// Key of `pairs`.
+    /// Key of `pairs`: a workload, its peer, and how they communicate.
     FlowPair as "flow_pair" {
         /// The id of the workload.
         workload: u32,
@@ -252,7 +258,7 @@ shared! {
         role: u8,
         /// A [`FlowOwner`].
         owner: u8,
-        /// Of [`FlowOwner::Wire`]: the number of the protocol; else 0, which is TCP.
+        /// Of [`FlowOwner::Wire`]: the IP protocol number; else 0, which means TCP.
         protocol: u8,
         /// Padding.
         reserved: u8,
@@ -273,48 +279,49 @@ shared! {
         opened: u64,
         /// Of those, the ones that were established.
         established: u64,
-        /// Over `established`.
+        /// Sum of their durations, over `established`.
         handshake_us: u64,
-        /// Smoothed round-trip times at the end of connections.
+        /// Sum of the smoothed round-trip times at the end of connections.
         rtt_us: u64,
-        /// How many of them.
+        /// How many connections `rtt_us` is the sum of.
         rtt_samples: u64,
-        /// Of connections that have ended.
+        /// Sum of the durations of the connections that have ended.
         duration_us: u64,
         /// Connections that have ended, by [`FlowEnd`].
         ended: [u64; 8],
     }
-    /// Key of `requests`: a row of what a proxy counts.
+    /// Key of `requests`: identifies one row in which a proxy counts requests with the same labels.
     FlowRequestKey as "flow_request_key" {
-        /// Of which worker of which proxy; 0: of proxies that have ended.
+        /// The shared memory of one worker of a proxy; 0 for the sums of proxies that have ended.
         memory: u64,
-        /// Which row of it; of memory 0 a number made of the labels.
+        /// The row in that memory; for memory 0 a hash of the labels.
         claim: u64,
     }
-    /// Value of `requests`: the requests between a client and a server.
+    /// Value of `requests`: the requests with the same labels, so between one client and one server.
     FlowRequests as "flow_requests" {
-        /// As the proxy has them in its memory; unused bytes are zero.
+        /// The labels as the proxy has them in its shared memory, each with a zero byte at its end; unused bytes are
+        /// zero.
         labels: [u8; 512],
-        /// By the class of the status; 0 for those of no class.
+        /// Requests by the first digit of their status; 0 for statuses without a class.
         classes: [u64; 6],
         /// Calls by their grpc-status; the last one for all others.
         grpc: [u64; 18],
-        /// Over all requests.
+        /// Sum of the durations of all requests.
         duration_us: u64,
-        /// By duration.
+        /// Requests by duration.
         durations: [u64; 32],
-        /// Of memory 0: the row that was added to it last.
+        /// For memory 0: the worker's memory of the row that was added last, so that it is not added twice.
         folded_memory: u64,
-        /// As above.
+        /// For memory 0: that row in that memory.
         folded_claim: u64,
     }
-    /// The begin of the payload of a frame, in `samples`.
+    /// Entry of `samples`: the first bytes of the payload of one frame.
     FlowSample as "flow_sample" {
-        /// The key of its flow.
+        /// The key of the frame's flow in `flows`.
         key: u64,
         /// When, by `CLOCK_MONOTONIC`.
         at_ns: u64,
-        /// When its flow was begun.
+        /// When its flow was begun; this distinguishes flows that have the same key one after another.
         opened_ns: u64,
         /// The id of the workload.
         workload: u32,
@@ -328,54 +335,54 @@ shared! {
         local_port: u16,
         /// The other side's port.
         remote_port: u16,
-        /// How many of `bytes` are the frame's.
+        /// How many of `bytes` are payload; the rest is undefined.
         length: u16,
         /// A [`FlowRole`].
         role: u8,
         /// The number of the protocol.
         protocol: u8,
-        /// 1 if the workload sent it.
+        /// 1 if the workload sent the frame, else 0.
         sent: u8,
-        /// 1 if payload of the other side came before it.
+        /// 1 if the other side sent the payload before this one, else 0.
         turns: u8,
         /// Padding.
         reserved: [u8; 6],
-        /// The first bytes.
+        /// The first bytes of the payload.
         bytes: [u8; FLOW_SAMPLE_BYTES],
     }
-    /// Key of `wire_requests`: requests that were read from samples.
+    /// Key of `wire_requests`: requests of the same kind and result that were read from samples.
     FlowWireKey as "flow_wire_key" {
-        /// The id of the workload; 0 for rows that found no room.
+        /// The id of the workload; 0 for the sums of keys for which the map had no room.
         workload: u32,
         /// The other end, as in [`Flow`].
         peer: u32,
         /// A [`FlowRole`].
         role: u8,
-        /// Of the protocol that was read.
+        /// The number of the application protocol.
         protocol: u8,
         /// Padding.
         reserved: [u8; 6],
-        /// The kind of request; unused bytes are zero.
+        /// The kind of request, for example `GET`; unused bytes are zero.
         kind: [u8; 16],
-        /// What came of it; unused bytes are zero.
+        /// The result, for example `2xx`; unused bytes are zero.
         result: [u8; 16],
     }
-    /// Value of `wire_requests`.
+    /// Value of `wire_requests`, which user space alone writes.
     FlowWireRequests as "flow_wire_requests" {
-        /// All requests.
+        /// All requests, including those without a known duration.
         requests: u64,
-        /// Over those that were answered.
+        /// Sum of the known durations.
         duration_us: u64,
-        /// Those by duration.
+        /// The requests with a known duration, by duration.
         durations: [u64; 32],
     }
-    /// A change of a flow, in `events`.
+    /// Entry of `events`: a flow that is new or has changed its state.
     FlowEvent as "flow_event" {
-        /// The cookie of the socket.
+        /// The key of the flow in `flows`.
         cookie: u64,
-        /// When.
+        /// When, by `CLOCK_MONOTONIC`.
         at_ns: u64,
-        /// The flow after it.
+        /// The flow after the change.
         flow: Flow,
     }
 }
@@ -390,7 +397,7 @@ impl Native for Flow {
     }
 }
 
-/// Declares an enum of consecutive numbers that the kernel programs store, with names.
+/// Declares enums of consecutive numbers that the kernel programs store, each value with its name.
 macro_rules! stored {
     ($($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* })*) => {$(
         $(#[$meta])*
@@ -404,7 +411,7 @@ macro_rules! stored {
             /// All values, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The value with this number.
+            /// The value with this number; `None` if this version has none.
             #[must_use]
             pub fn of(number: u8) -> Option<Self> {
                 Self::ALL.get(usize::from(number)).copied()
@@ -424,9 +431,9 @@ macro_rules! stored {
 stored! {
     /// The state of a flow.
     FlowState {
-        /// A SYN was sent, or a handshake with a client is being completed.
+        /// A SYN was sent, or a handshake with a client is being completed. Other protocols: only the client has sent.
         New = "new",
-        /// Both sides may send.
+        /// Both sides may send. Other protocols: the server has answered.
         Established = "established",
         /// One side has closed.
         Closing = "closing",
@@ -435,7 +442,7 @@ stored! {
     }
     /// How a flow ended, and which side ended it.
     FlowEnd {
-        /// It has not.
+        /// It has not ended.
         Open = "open",
         /// The workload closed first.
         ClosedLocal = "closed_local",
@@ -450,28 +457,28 @@ stored! {
         /// The other side refused it.
         Refused = "refused",
     }
-    /// How much is accounted for: less where that costs more than its budget.
+    /// How much is accounted for. User space chooses a lower level when the programs cost more than their budget.
     FlowLevel {
         /// Each connection, and the sums of pairs.
         Full = "full",
-        /// Sums of pairs alone: connections that begin are not listed.
+        /// Only sums of pairs: connections that begin are not listed.
         Aggregated = "aggregated",
         /// Connections that begin are not accounted for.
         Off = "off",
-        /// Everything, but sockets stand in for frames.
+        /// As `Full`, but TCP sockets are counted instead of frames.
         Sockets = "sockets",
-        /// Everything, but payload of frames is not sampled.
+        /// As `Full`, but payload of frames is not sampled.
         Packets = "packets",
     }
-    /// A program that runs for a workload.
+    /// A BPF program whose runs are counted by workload.
     FlowProgram {
-        /// When a connection begins, changes state or ends.
+        /// Runs when a connection begins, changes its state or ends.
         Sockops = "leno_flow_sockops",
-        /// For each frame that a workload sends.
+        /// Runs for each frame that a workload sends.
         Sent = "leno_flow_sent",
-        /// For each frame that arrives for it.
+        /// Runs for each frame that arrives for a workload.
         Received = "leno_flow_received",
-        /// For each packet that the kernel drops.
+        /// Runs for each packet that the kernel drops.
         Drop = "leno_flow_drop",
     }
     /// Which side opened a flow.
@@ -481,19 +488,19 @@ stored! {
         /// The other side.
         Server = "server",
     }
-    /// Which program of the workload has the socket, or that frames are counted instead of a socket.
+    /// Who owns the socket of a flow.
     FlowOwner {
         /// The application.
         Application = "application",
         /// The proxy.
         Proxy = "proxy",
-        /// Frames of the workload's interface, whichever program sends or receives them.
+        /// Not known: the flow is of frames at the workload's interface, and not of a socket.
         Wire = "wire",
     }
 }
 
-/// The counters that are not of a pair, in the order of their indexes; `enum flow_total` has them in
-/// upper case.
+/// The names of the counters that belong to no pair, in the order of their indexes. `enum flow_total` has them in upper
+/// case, and says what they count.
 pub const FLOW_TOTALS: &[&str] = &[
     "flow_added",
     "flow_unlisted",
@@ -506,21 +513,21 @@ pub const FLOW_TOTALS: &[&str] = &[
     "flow_removed",
 ];
 
-/// The indexes of `sample_counts`; `enum flow_sample_count` has them in upper case.
+/// The names of the indexes of `sample_counts`; `enum flow_sample_count` has them in upper case.
 pub const FLOW_SAMPLE_COUNTS: &[&str] = &["flow_samples_written", "flow_samples_lost"];
 
-/// The indexes of `control`; `enum flow_setting` has them in upper case.
+/// The names of the indexes of `control`; `enum flow_setting` has them in upper case.
 pub const FLOW_SETTINGS: &[&str] =
     &["flow_followed", "flow_pass", "flow_level", "flow_budget", "flow_cost"];
 
 impl FlowAddress {
-    /// An IPv4 address in IPv4-mapped form, or an IPv6 address.
+    /// The entry for all ports of an address.
     #[must_use]
     pub fn new(ip: IpAddr) -> Self {
         Self { ip: crate::SocketAddress::new(ip, 0).ip, port: 0 }
     }
 
-    /// One port of an address.
+    /// The entry for one port of an address.
     #[must_use]
     pub fn of_port(at: SocketAddr) -> Self {
         Self { port: at.port().into(), ..Self::new(at.ip()) }
@@ -528,7 +535,7 @@ impl FlowAddress {
 }
 
 impl FlowName {
-    /// Longer names than the 63 bytes of a DNS label are cut.
+    /// A name for `names`; each part is cut after 63 bytes, the length of a DNS label.
     #[must_use]
     pub fn new(namespace: &str, workload: &str) -> Self {
         let fixed = |text: &str| {
@@ -559,35 +566,36 @@ const PORT_SHIFT: u32 = 48;
 const MOST_BYTES: u64 = (1 << PORT_SHIFT) - 1 - (1 << 40);
 // Ids of workloads have 16 bits in a flow.
 const _: () = assert!(MAX_FLOW_IDS <= 1 << 16);
-/// Where the parts of `phase` begin (`FLOW_END_SHIFT` and others), and the mask of `family` (`FLOW_FAMILY_MASK`).
+/// The lowest bits of the parts of `phase` (`FLOW_END_SHIFT` and others), and the bits of `family` that are the address
+/// family (`FLOW_FAMILY_MASK`).
 const END_SHIFT: u32 = 2;
 const ROLE_SHIFT: u32 = 5;
 const OWNER_SHIFT: u32 = 6;
 const FAMILY_MASK: u8 = 63;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// The least time in 16 bits that is not in microseconds (`FLOW_LONG_TIME`).
+/// From this number on, a time of 16 bits is in units of 1,024 us (`FLOW_LONG_TIME`).
 const LONG_TIME: u16 = 0x8000;
 
-/// What a flow has beside its numbers, as [`Flow::new`] takes it.
+/// The parts of a flow from which [`Flow::new`] makes one.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowParts {
-    /// The socket's own address.
+    /// The workload's address.
     pub local: SocketAddr,
-    /// What it is connected to.
+    /// The other side's address.
     pub remote: SocketAddr,
     /// Its state.
     pub state: FlowState,
     /// How it ended.
     pub end: FlowEnd,
-    /// Which side it is.
+    /// The workload's side of it.
     pub role: FlowRole,
-    /// Which program has it.
+    /// Who owns its socket.
     pub owner: FlowOwner,
 }
 
 impl Flow {
-    /// A flow that has counted nothing.
+    /// A flow whose counters are 0.
     #[must_use]
     pub fn new(parts: &FlowParts) -> Self {
         let FlowParts { local, remote, state, end, role, owner } = *parts;
@@ -606,7 +614,7 @@ impl Flow {
         }
     }
 
-    /// The same flow with these bytes, as many as it can count.
+    /// The same flow with these numbers of bytes, or the most that it can count.
     #[must_use]
     pub fn with_bytes(self, sent: u64, received: u64) -> Self {
         let with = |before: u64, bytes: u64| {
@@ -615,8 +623,8 @@ impl Flow {
         Self { sent: with(self.sent, sent), received: with(self.received, received), ..self }
     }
 
-    /// The socket's own address and port. `locals` finds an IPv6 address by its number; the unspecified address stands in for one
-    /// that is not known any more.
+    /// The workload's address and port. `locals` returns the IPv6 address that has a number in the map `locals`. The
+    /// address is unspecified if that returns `None` because the entry was evicted.
     #[must_use]
     pub fn local(&self, locals: impl Fn(u32) -> Option<IpAddr>) -> SocketAddr {
         let ip = match self.local_number() {
@@ -628,55 +636,57 @@ impl Flow {
         SocketAddr::new(ip, (self.sent >> PORT_SHIFT) as u16)
     }
 
-    /// The key of the socket's own address in `locals`; `None` if it is of IPv4.
+    /// The key in `locals` of the workload's address; `None` if it is an IPv4 address.
     #[must_use]
     pub fn local_number(&self) -> Option<u32> {
         (self.family & FAMILY_MASK == AF_INET6).then_some(self.local)
     }
 
-    /// The address and port that it is connected to.
+    /// The other side's address and port.
     #[must_use]
     pub fn remote(&self) -> SocketAddr {
         SocketAddr::new(ip(self.remote_ip), (self.received >> PORT_SHIFT) as u16)
     }
 
-    /// Payload that was sent, each byte once.
+    /// Payload that was sent, each byte once. Of [`FlowOwner::Wire`]: the bytes of all frames that were sent, with
+    /// their headers.
     #[must_use]
     pub fn bytes_sent(&self) -> u64 {
         self.sent & ((1 << PORT_SHIFT) - 1)
     }
 
-    /// Payload that was received, each byte once.
+    /// Payload that was received, each byte once. Of [`FlowOwner::Wire`]: the bytes of all frames that were received.
     #[must_use]
     pub fn bytes_received(&self) -> u64 {
         self.received & ((1 << PORT_SHIFT) - 1)
     }
 
-    /// Smoothed round-trip time, in microseconds; as the two that follow above 32.8 ms in steps of 1.024 ms, 33 s at most.
+    /// Smoothed round-trip time in microseconds. This and the next two are in steps of 1,024 us above 32.8 ms, and at
+    /// most 33 s.
     #[must_use]
     pub fn rtt_us(&self) -> u32 {
         time_us(self.rtt)
     }
 
-    /// Least round-trip time in the kernel's window; 0 if there is none.
+    /// Least round-trip time in the kernel's window, in microseconds; 0 if there is none.
     #[must_use]
     pub fn min_rtt_us(&self) -> u32 {
         time_us(self.min_rtt)
     }
 
-    /// How long the handshake took; 0 if it is not done.
+    /// How long the handshake took, in microseconds; 0 if it is not done, or if its begin was not seen.
     #[must_use]
     pub fn handshake_us(&self) -> u32 {
         time_us(self.handshake)
     }
 
-    /// The state, if this version has it.
+    /// The state; `None` if this version has none with that number.
     #[must_use]
     pub fn state(&self) -> Option<FlowState> {
         FlowState::of(self.phase & 3)
     }
 
-    /// How it ended, if this version has it.
+    /// How it ended; `None` if this version has none with that number.
     #[must_use]
     pub fn end(&self) -> Option<FlowEnd> {
         FlowEnd::of((self.phase >> END_SHIFT) & 7)
@@ -688,14 +698,15 @@ impl Flow {
         FlowRole::of((self.phase >> ROLE_SHIFT) & 1)
     }
 
-    /// Which program has it, if this version has that.
+    /// Who owns its socket; `None` if this version has no owner with that number.
     #[must_use]
     pub fn owner(&self) -> Option<FlowOwner> {
         FlowOwner::of(self.phase >> OWNER_SHIFT)
     }
 }
 
-/// A time of so many microseconds in 16 bits (`short_time`).
+/// Microseconds in the 16-bit format of flows: exact up to 32.8 ms, then rounded down to 1,024 us, at most 33 s. As
+/// `short_time` in C.
 #[must_use]
 pub fn short_time(us: u32) -> u16 {
     match u16::try_from(us) {
@@ -708,7 +719,7 @@ fn time_us(short: u16) -> u32 {
     if short < LONG_TIME { short.into() } else { u32::from(short - LONG_TIME) << 10 }
 }
 
-/// `local` of a flow with this address (`local_number`).
+/// The value of [`Flow::local`](Flow) for this address: IPv4 as it is, for IPv6 a hash. As `local_number` in C.
 #[must_use]
 pub fn local_of(ip: IpAddr) -> u32 {
     let words = FlowAddress::new(ip).ip;
@@ -724,7 +735,7 @@ pub fn local_of(ip: IpAddr) -> u32 {
 }
 
 impl FlowLocal {
-    /// One of IPv6.
+    /// The entry for an IPv6 address.
     #[must_use]
     pub fn new(ip: IpAddr) -> Self {
         Self { ip: FlowAddress::new(ip).ip }

@@ -45,7 +45,7 @@ macro_rules! layout {
     };
 }
 
-/// Every structure that crosses between kernel and user space.
+/// The structures of the capture programs that kernel and user space share.
 pub const LAYOUTS: &[Layout] = &[
     layout!(SocketAddress as "socket_address" { ip, port, family }),
     layout!(CaptureConfig as "capture_config" {

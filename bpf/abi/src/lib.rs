@@ -1,12 +1,11 @@
 //! The constants and structures that kernel programs and user space share: `bpf/lib/abi.h` in Rust.
 //!
-//! Plain values with no I/O. The loader's layout test compares every structure listed in
-//! [`LAYOUTS`], every [`Counter`] and every [`Slot`] with the BTF of the object it embeds, so a
-//! difference between the two files fails a test.
+//! Plain values, no I/O. The loader's layout test compares every structure of [`LAYOUTS`], every [`Counter`] and every
+//! [`Slot`] with the BTF of the object that the loader embeds, so that a difference between the two languages fails a
+//! test.
 //!
-//! Read first: [`CaptureConfig`] (the configuration of a workload's programs), [`SocketAddress`]
-//! (one form for addresses of both families) and [`Counter`]. [`flow`] has those of the flow
-//! programs.
+//! Read first: [`CaptureConfig`] (the configuration of a workload's programs), [`SocketAddress`] (one form for
+//! addresses of both families) and [`Counter`]. The flow programs have their own module, [`flow`].
 
 mod counter;
 pub mod flow;
@@ -20,13 +19,13 @@ pub use layout::{Field, LAYOUTS, Layout};
 /// Most prefixes that one workload excludes from capture (`MAX_EXCLUDED`).
 pub const MAX_EXCLUDED: usize = 256;
 
-/// Most original destinations that are in flight at once (`MAX_INFLIGHT`).
+/// Most original destinations that are stored at once (`MAX_INFLIGHT`).
 pub const MAX_INFLIGHT: u32 = 8192;
 
-/// Most destinations of datagrams that placeholders stand for (`MAX_DATAGRAM_TARGETS`).
+/// Most destinations of datagrams that placeholders represent (`MAX_DATAGRAM_TARGETS`).
 pub const MAX_DATAGRAM_TARGETS: u32 = 4096;
 
-/// Most listeners that are kept for one port (`LISTENERS_PER_SLOT`).
+/// Most listening sockets that are registered for one port and family (`LISTENERS_PER_SLOT`).
 pub const LISTENERS_PER_SLOT: u32 = 16;
 
 /// An address and port; IPv4 in IPv4-mapped form. `ip` and `port` are in network byte order, `family`
@@ -83,7 +82,7 @@ pub enum DatagramCapture {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixKey {
-    /// Prefix length in bits over the IPv4-mapped or IPv6 address.
+    /// Prefix length in bits of the IPv4-mapped or IPv6 address.
     pub length: u32,
     /// The address, 16 bytes in network order.
     pub ip: [u32; 4],
@@ -156,7 +155,7 @@ impl SocketAddress {
     }
 }
 
-/// Four 32-bit words that keep the octets' order in memory.
+/// The octets as four 32-bit words, in the same order in memory.
 fn words(octets: [u8; 16]) -> [u32; 4] {
     let mut words = [0; 4];
     for (word, four) in words.iter_mut().zip(octets.chunks_exact(4)) {

@@ -8,12 +8,12 @@ use libbpf_rs::{MapCore, MapHandle};
 
 use crate::Error;
 
-/// Entries read by one system call: enough to make its cost small, and more than any bucket of a hash
-/// table of this size holds, which the kernel does not split.
+/// Entries that one system call reads: enough to make its cost small. The kernel does not split a bucket of a hash
+/// table, and no bucket has as many entries.
 const BATCH: u32 = 4096;
 
-/// Calls `each` with the key and the value of every entry. An entry that is there throughout is read once;
-/// one that is added or removed meanwhile may be read or not. Needs Linux 5.6.
+/// Calls `each` with the key and the value of every entry. An entry that exists from begin to end is passed once; one
+/// that is added or removed meanwhile may be passed or not. Needs Linux 5.6.
 pub(crate) fn for_each(
     map: &MapHandle,
     action: &str,
@@ -22,7 +22,7 @@ pub(crate) fn for_each(
     let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
     let mut keys = vec![0u8; key_size * BATCH as usize];
     let mut values = vec![0u8; value_size * BATCH as usize];
-    // The position is a bucket's number for a hash table, whatever the size of a key is.
+    // For a hash table the position is a bucket's number, whatever the size of a key.
     let (mut position, mut next) = (0u64, 0u64);
     let mut first = true;
     loop {

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::io;
 
-/// What failed. The cause is the `source`.
+/// Why an operation on kernel programs failed. The cause is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An operation on a file, a directory or a mount failed.
@@ -24,16 +24,16 @@ pub enum Error {
         /// Why it failed.
         source: libbpf_rs::Error,
     },
-    /// The name cannot be a directory of bpffs.
+    /// The name of a workload cannot be the name of a directory in bpffs.
     #[error(
         "{0:?} is not a valid name of a captured workload: use 1 to 200 of a-z, A-Z, 0-9, '-', '_' \
          and '.'"
     )]
     Owner(String),
-    /// More prefixes than the kernel map holds.
+    /// More excluded prefixes than the kernel map holds.
     #[error("{0} excluded prefixes are too many: the most is {most}", most = leno_bpf_abi::MAX_EXCLUDED)]
     TooManyExcluded(usize),
-    /// A table or a buffer that is empty or larger than its bound.
+    /// The size that was requested for a table or a buffer is 0 or above its bound.
     #[error(
         "{wanted} {what} are too {}: they would take {} MB of kernel memory; the most is {most}, which \
          takes {} MB",
@@ -42,9 +42,9 @@ pub enum Error {
         takes.div_ceil(1_000_000)
     )]
     Size {
-        /// What is kept: `flows` or `events`.
+        /// Which size: `flows` or `events`.
         what: &'static str,
-        /// How many were asked for.
+        /// The requested size.
         wanted: u32,
         /// The bound.
         most: u32,
@@ -65,7 +65,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Why, on one line: the verifier's last words if there are any, or the error with its causes.
+    /// The reason in one line: the verifier's last words if the kernel's log has any, otherwise the error with its
+    /// causes.
     #[must_use]
     pub fn reason(&self) -> String {
         let log = if let Self::Bpf { log, .. } = self { log } else { "" };
@@ -94,7 +95,7 @@ impl Error {
     }
 }
 
-/// The line of a verifier's log that says why: the last one that is not about its own work.
+/// The last line of a verifier's log that is not a statistic: it says why a program was refused.
 fn last_words(log: &str) -> Option<&str> {
     let noise = ["processed ", "libbpf:", "--", "verification time", "stack depth"];
     let says = |line: &&str| !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise));

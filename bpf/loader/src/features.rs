@@ -1,4 +1,4 @@
-//! What this kernel can do, found out by trying it once.
+//! Which features this kernel has, each tried once and cached.
 #![expect(unsafe_code, reason = "a program of four instructions has no object for libbpf-rs")]
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -9,7 +9,7 @@ use libbpf_sys::bpf_insn;
 use crate::flows::Tracepoint;
 use crate::netns;
 
-/// Whether the kernel is of an earlier version than this one; no if its release cannot be read.
+/// Whether the kernel's version is lower than this one; false if it cannot be read.
 #[must_use]
 pub fn kernel_is_before(major: u32, minor: u32) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -30,13 +30,14 @@ pub fn has_netns_cookies() -> bool {
     *HAS.get_or_init(|| netns::cookie_of_this_thread().is_ok_and(|cookie| cookie != 0))
 }
 
-/// The tracepoint of dropped packets, read once.
+/// What this kernel's tracepoint of dropped packets offers.
 pub(crate) fn drops() -> Tracepoint {
     static FOUND: OnceLock<Tracepoint> = OnceLock::new();
     *FOUND.get_or_init(Tracepoint::find)
 }
 
-/// Whether programs can be linked to interfaces (tcx, since Linux 6.6). False with `LENO_TCX=off` in the environment.
+/// Whether programs can be attached to interfaces by links (tcx, since Linux 6.6). `LENO_TCX=off` in the environment
+/// makes it false.
 pub(crate) fn has_tcx() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
@@ -59,9 +60,9 @@ pub(crate) fn has_tcx() -> bool {
     })
 }
 
-/// Whether the iterator over socket storage is safe. From Linux 7.0 on the storage of a socket is detached from it while the
-/// iterator may be at it, and the kernel then follows a null pointer. False with `LENO_FLOW_READ=namespaces` in the
-/// environment.
+/// Whether the iterator over socket storage is safe. From Linux 7.0 on, the storage of a socket may be detached from it
+/// while the iterator visits it, and the kernel then follows a null pointer. `LENO_FLOW_READ=namespaces` in the
+/// environment makes the result false.
 pub(crate) fn has_safe_storage_iterator() -> bool {
     static IS_SAFE: OnceLock<bool> = OnceLock::new();
     *IS_SAFE.get_or_init(|| {
@@ -72,9 +73,9 @@ pub(crate) fn has_safe_storage_iterator() -> bool {
     })
 }
 
-/// Whether programs have atomic instructions that return the previous value (since Linux 5.12). True if this process may
-/// not load programs: the load that needs the instructions then reports the error. Without them, the bytes of a connection
-/// are added to the sums of its pair only when it ends.
+/// Whether programs have atomic instructions that return the previous value (since Linux 5.12). Without them, the bytes
+/// of a connection are only added to the sums of its pair when it ends. True if this process may not load programs: the
+/// error is then reported by the load that needs the instructions.
 pub fn has_atomic_fetch() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {

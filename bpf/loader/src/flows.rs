@@ -1,15 +1,15 @@
-//! The flow programs of a mesh or a node, from attachment to removal, and what they have counted.
+//! The flow programs of a mesh or a node: attaching, replacing and removing them, and reading what they have counted.
 //!
 //! ```text
-//! <bpffs>/leno/<owner>/     owner, version, layout      notes
+//! <bpffs>/leno/<owner>/     owner, version, layout      notes: symbolic links whose target is the text
 //!                           map_<name>                  flows, pairs, sockets, workloads, addresses, names, ...
-//!                           map_<name>_earlier          one of an earlier layout, until it is taken over
+//!                           map_<name>_earlier          a map of an earlier layout, until its content is copied
 //!                           link_leno_flow_sockops      on the cgroup
 //!                           program_leno_flow_sent, _received, and link_port<number>_... for each interface whose
-//!                                                       frames are counted; or filters_port<number>, a note
-//!                           link_leno_flow_drop         on a tracepoint of the machine
-//!                           read_leno_flow_read         reading it visits every open socket; or, where that is not
-//!                                                       safe, read_leno_flow_read_tcp and notes of namespaces
+//!                                                       frames are counted; or a note filters_port<number>
+//!                           link_leno_flow_drop         on the tracepoint of dropped packets
+//!                           read_leno_flow_read         the kernel visits every open socket when this is read; or, where
+//!                                                       that is not safe, read_leno_flow_read_tcp and notes of namespaces
 //! ```
 
 mod attach;
@@ -59,15 +59,15 @@ pub use samples::{SampleCounts, SampleReader, SamplesAt};
 pub use self_test::self_test;
 pub use sizes::{FlowSizes, MAX_EVENTS, MAX_FLOWS, memory_of, try_memory};
 
-/// Indexes of `control`: whether events are followed, and the number of the iterator's pass.
+/// Indexes of `control` (`enum flow_setting`): whether events are followed, and the number of the iterator's pass.
 const FOLLOWED: u32 = 0;
 const PASS: u32 = 1;
-/// Further indexes of `control`: the level, and the budget and the cost in millionths of the machine's CPU.
+/// The level of accounting, and its budget and cost in millionths of the machine's CPU time.
 const LEVEL: u32 = 2;
 const BUDGET: u32 = 3;
 const COST: u32 = 4;
 
-/// The pinned flow programs. Dropping it changes nothing in the kernel.
+/// The pinned flow programs of one owner. Dropping this value changes nothing in the kernel.
 #[derive(Debug)]
 pub struct Flows {
     directory: PathBuf,
@@ -85,27 +85,27 @@ struct Maps {
     control: MapHandle,
 }
 
-/// What became of the maps of an earlier process.
+/// What [`Flows::attach`] did with the maps of an earlier process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlierMaps {
     /// There were none.
     New,
-    /// Their counters go on.
+    /// They are used further, with their counters.
     Kept,
-    /// They were of a layout that this build does not know, and the counters begin at zero.
+    /// They had a layout that this build does not know, so they were removed. The counters begin at zero.
     Replaced,
 }
 
-/// The counters that are not of a pair.
+/// The counters that belong to no pair of workload and peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowTotals {
-    /// Entries made in the table.
+    /// Entries that were created in the table.
     pub added: u64,
     /// Flows for which the table had no entry left.
     pub unlisted: u64,
     /// Connections that are not accounted for at all: the kernel had no memory.
     pub untracked: u64,
-    /// Flows of pairs that were added to the rest.
+    /// Flows that were added to the sums of all further pairs, because the map of pairs was full.
     pub folded: u64,
     /// Events that were written.
     pub events_written: u64,
@@ -115,14 +115,14 @@ pub struct FlowTotals {
     pub aggregated: u64,
     /// Connections that are not accounted for because of the level.
     pub left_out: u64,
-    /// Entries of the table that user space removed, which were not evicted.
+    /// Entries that user space removed from the table, so that they are not taken for evicted ones.
     pub removed: u64,
 }
 
-/// How much is accounted for, and what it costs, in millionths of the machine's CPU time.
+/// How much is accounted for, and the CPU time of the programs, in millionths of the machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountingPrice {
-    /// How much.
+    /// How much is accounted for.
     pub level: FlowLevel,
     /// The most that the programs may take; 0 if there is no bound.
     pub budget_millionths: u32,
@@ -131,13 +131,13 @@ pub struct AccountingPrice {
 }
 
 impl Flows {
-    /// Loads the programs and attaches them to a cgroup; connections of namespaces that are enrolled are
-    /// accounted for if they are made in that cgroup or below. What an earlier process pinned under the same
-    /// name goes on counting if its layout is known to this build: its programs are replaced, its maps kept, and the
-    /// flows of its table carried over if that has another size.
+    /// Loads the programs and attaches them to a cgroup. They account for connections that are made in that cgroup or
+    /// below, in a network namespace that is enrolled ([`Flows::enrol`]). If an earlier process has pinned programs
+    /// under the same name, with a layout that this build knows, these are replaced without a gap: the maps stay, and
+    /// the flows of the table are copied if the new table has another size.
     ///
     /// # Errors
-    /// If the kernel refuses. What was pinned before stays then.
+    /// If the kernel refuses. What was pinned before then stays.
     pub fn attach(
         root: &PinRoot,
         owner: &str,
@@ -167,8 +167,7 @@ impl Flows {
         Ok((flows, kept))
     }
 
-    /// The programs that are pinned under this name; `None` if there are none, or if they are of another
-    /// layout.
+    /// The programs that are pinned under this name. `None` if there are none, or if they have another layout.
     ///
     /// # Errors
     /// If the name is invalid, or a map cannot be opened.
@@ -180,13 +179,13 @@ impl Flows {
         Ok(Some(Self { maps: Maps::open(&directory)?, directory }))
     }
 
-    /// Gives the table and the ring of events other sizes; `None` keeps one. The programs go on meanwhile, no counter
-    /// changes, and the flows of the table are carried over; if it becomes too small for them, those that were not
-    /// used for longest are evicted, and counted as such.
+    /// Changes the sizes of the table and of the ring of events; `None` keeps a size. Meanwhile the programs go on, no
+    /// counter changes, and the flows of the table are copied. If the new table is too small for them, the least
+    /// recently used ones are evicted, and counted as such.
     ///
     /// # Errors
-    /// [`Error::Size`] beyond the bounds, [`Error::Followed`] if the events have a reader and are to change; or if the
-    /// kernel refuses, which leaves the sizes as they were.
+    /// [`Error::Size`] beyond the bounds; [`Error::Followed`] if the ring of events is to change while a process reads
+    /// it; or if the kernel refuses, which leaves the sizes as they were.
     pub fn resize(&self, flows: Option<u32>, events: Option<u32>) -> Result<(), Error> {
         let all = FlowSizes::default();
         let asked = FlowSizes::new(flows.unwrap_or(all.flows()), events.unwrap_or(all.events()))?;
@@ -204,33 +203,35 @@ impl Flows {
         Ok(())
     }
 
-    /// Replaces the programs by those of this build; the maps stay. Runs `self_test` before anything is replaced.
+    /// Replaces the programs by those of this build; the maps stay. `self_test` must succeed before anything is
+    /// replaced.
     ///
     /// # Errors
-    /// Those of the self-test; or if the kernel refuses. The programs are those from before then.
+    /// The error of the self-test; or if the kernel refuses. The previous programs then stay.
     pub fn upgrade(&self, self_test: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         self_test()?;
         let _lock = self.lock_pins()?;
         attach::put_in_place(&self.directory, None, self.capacities()?)
     }
 
-    /// Waits until no other process changes the programs or the table, and keeps others from it until the result is
-    /// dropped.
+    /// Waits until no other process changes the programs or the table, and prevents others from doing so until the
+    /// result is dropped.
     ///
     /// # Errors
-    /// If another process does so for too long.
+    /// If another process holds the lock for more than 30 seconds.
     pub fn lock_pins(&self) -> Result<PinLock, Error> {
         pin_lock::take(&self.directory)
     }
 
     fn capacities(&self) -> Result<sizes::MapCapacities, Error> {
         let of = |name| Maps::open_one(&self.directory, name).map(|map| map.max_entries());
-        // Pins of an earlier version have no samples.
+        // Programs of an earlier version take no samples, so there is no such map.
         let sample_bytes = of("samples").unwrap_or(samples::NO_RING);
         Ok(sizes::MapCapacities { flows: of("flows")?, event_bytes: of("events")?, sample_bytes })
     }
 
-    /// The table of flows: another process may have given it another size.
+    /// Opens the table of flows. It is opened each time, because another process may have replaced it by one of another
+    /// size.
     fn table(&self) -> Result<MapHandle, Error> {
         Maps::open_one(&self.directory, "flows")
     }
@@ -243,7 +244,7 @@ impl Flows {
         remove(&self.directory)
     }
 
-    /// Gives an id its name and addresses.
+    /// Stores the name and the addresses of the workload with this id.
     ///
     /// # Errors
     /// If the kernel refuses, for example because the map is full.
@@ -257,7 +258,7 @@ impl Flows {
         Ok(())
     }
 
-    /// Says that a peer that is no workload is at this address and port.
+    /// Stores that a peer that is no workload has this address and port.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -266,7 +267,7 @@ impl Flows {
         update(&self.maps.addresses, &key, &peer.to_ne_bytes(), "name a peer of flows")
     }
 
-    /// Forgets addresses; the name stays, since flows and sums use it.
+    /// Removes addresses. The name stays, since flows and sums refer to it.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -278,7 +279,7 @@ impl Flows {
         Ok(())
     }
 
-    /// The addresses that have a name.
+    /// The addresses that are assigned to a workload or another peer.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -290,8 +291,8 @@ impl Flows {
         Ok(all)
     }
 
-    /// Accounts for the connections that are made in this namespace from now on. Returns the key by which
-    /// [`Flows::withdraw`] ends that.
+    /// Accounts for the connections of this workload that are made in this network namespace from now on. Returns the
+    /// key for [`Flows::withdraw`].
     ///
     /// # Errors
     /// If the kernel refuses, or the map is full.
@@ -308,7 +309,7 @@ impl Flows {
         Ok(cookie)
     }
 
-    /// Accounts for no further connections of a namespace. Those that are open stay accounted for.
+    /// Stops accounting for new connections of a network namespace. Those that are open are still accounted for.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -316,8 +317,8 @@ impl Flows {
         delete(&self.maps.workloads, &cookie.to_ne_bytes(), "end the accounting of a namespace")
     }
 
-    /// Counts the frames of the interface that leads to an enrolled namespace, from now on and in place of its sockets
-    /// that are made from now on. Returns the number by which [`Flows::withdraw_port`] ends that.
+    /// Counts the frames of the interface that leads to an enrolled network namespace from now on, and no longer its
+    /// new sockets. Returns the interface's index, for [`Flows::withdraw_port`].
     ///
     /// # Errors
     /// If the kernel refuses, or the map is full.
@@ -336,7 +337,7 @@ impl Flows {
         Ok(index)
     }
 
-    /// Counts no frames of an interface any more.
+    /// Stops counting the frames of an interface.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -348,7 +349,7 @@ impl Flows {
         ports::detach(&self.directory, index)
     }
 
-    /// Counts the frames of no other interfaces than these: not of those that an earlier process left.
+    /// Stops counting the frames of all interfaces but these, including those that an earlier process has left.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -371,7 +372,8 @@ impl Flows {
         ports::detach_others(&self.directory, kept)
     }
 
-    /// The maps that only the process that enrols uses: pins of a version that counts no frames lack them.
+    /// The maps of interfaces, which only the process that enrols uses. Pins of a version that counts no frames do not
+    /// have them.
     fn maps_of_frames(&self) -> Result<[MapHandle; 2], Error> {
         let open = |name| Maps::open_one(&self.directory, name);
         Ok([open("ports")?, open("by_frames")?])
@@ -389,7 +391,7 @@ impl Flows {
         Ok(all)
     }
 
-    /// The names of all ids.
+    /// The names of all ids of workloads.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -402,8 +404,8 @@ impl Flows {
         Ok(all)
     }
 
-    /// Has the kernel read every open socket: brings flows and sums up to date. Returns the number of this
-    /// pass, which the flows that were found have.
+    /// Makes the kernel visit every open socket, which updates flows and sums. Returns the number of this pass, which
+    /// the visited flows then have as well.
     ///
     /// # Errors
     /// If the pin cannot be read.
@@ -427,8 +429,8 @@ impl Flows {
         })
     }
 
-    /// Removes flows from the table, and counts those that were still there. One process at a time may: it
-    /// is the one that enrols.
+    /// Removes flows from the table, and counts those that existed. Only one process may do this: the one that enrols
+    /// workloads.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -455,7 +457,7 @@ impl Flows {
         update(&self.maps.totals, &index.to_ne_bytes(), &sum.to_ne_bytes(), action)
     }
 
-    /// The sums of every pair.
+    /// The sums of every pair of workload and peer.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -467,7 +469,7 @@ impl Flows {
         Ok(all)
     }
 
-    /// The counters that are not of a pair.
+    /// The counters that belong to no pair.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -511,7 +513,7 @@ impl Flows {
         Ok(self.table()?.max_entries())
     }
 
-    /// Reads the events from now on. One process at a time may.
+    /// Begins to read events. Only one process at a time may do this.
     ///
     /// # Errors
     /// [`Error::Followed`] if another process reads them; or if the kernel refuses.
@@ -519,7 +521,7 @@ impl Flows {
         EventReader::start(self)
     }
 
-    /// Has the programs write no events if the process that followed them was killed.
+    /// Stops the writing of events if the process that followed them was killed.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -534,7 +536,7 @@ impl Flows {
         }
     }
 
-    /// How much is accounted for, within which bound, and at what cost.
+    /// The level of accounting, its budget and its present cost.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -546,7 +548,7 @@ impl Flows {
         })
     }
 
-    /// Has the programs account for connections that begin from now on at this level.
+    /// Sets the level of accounting for connections that begin from now on, and stores budget and cost for readers.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -556,7 +558,8 @@ impl Flows {
         self.set(LEVEL, u32::from(price.level as u8))
     }
 
-    /// The run time of each program by its name while the kernel measured it ([`RunTimeCounting`](crate::RunTimeCounting)).
+    /// The run time of each program by its name, as far as the kernel has measured it
+    /// ([`RunTimeCounting`](crate::RunTimeCounting)).
     ///
     /// # Errors
     /// If the pins cannot be read.
@@ -564,7 +567,7 @@ impl Flows {
         run_time::by_name(&self.directory)
     }
 
-    /// Has the programs write events, or not.
+    /// Switches the writing of events on or off.
     fn set_followed(&self, followed: bool) -> Result<(), Error> {
         self.set(FOLLOWED, followed.into())
     }
@@ -602,7 +605,7 @@ impl Maps {
     }
 }
 
-/// Has the kernel verify the programs without attaching them.
+/// Lets the kernel verify the programs without attaching them.
 ///
 /// # Errors
 /// The reason why it rejects one.
@@ -610,7 +613,7 @@ pub fn probe() -> Result<(), Error> {
     object::verify(attach::open(true, 0)?).map(drop)
 }
 
-/// What another version has written that this one does not know counts as nothing.
+/// The level with this number. A number of another version that this one does not know means off.
 fn level_of(number: u32) -> FlowLevel {
     u8::try_from(number).ok().and_then(FlowLevel::of).unwrap_or(FlowLevel::Off)
 }

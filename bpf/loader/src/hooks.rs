@@ -1,4 +1,4 @@
-//! Which hooks the kernel has: each program is loaded by itself and attached where no process runs.
+//! Finds out which hooks the kernel has: each program is loaded alone, and attached where no process runs.
 #![expect(unsafe_code, reason = "bpf_prog_query has no safe wrapper")]
 
 use std::fs::File;
@@ -11,11 +11,11 @@ use libbpf_rs::{Link, MapCore as _, Object, OpenObject, Program, ProgramMut};
 use crate::error::Error;
 use crate::{OBJECT, flows, object};
 
-/// The sizes of the maps whose size operators choose, while programs are only tried: small ones that every
-/// kernel takes (a ring buffer is of whole pages, and the largest page is of 64 KiB).
+/// The sizes, for these trials, of the maps whose size the operator chooses: small ones that every kernel accepts (a
+/// ring buffer consists of whole pages, and some architectures have pages of 64 KiB).
 const FEW_FLOWS: u32 = 1024;
 const SMALL_RING: u32 = 64 * 1024;
-/// Most programs of others that are listed for one hook: cgroup v2 takes no more.
+/// Most programs of other owners that are listed for one hook: cgroup v2 accepts no more.
 const MAX_OTHERS: usize = 64;
 
 /// What a program is for.
@@ -28,7 +28,7 @@ pub enum ProgramRole {
 }
 
 impl ProgramRole {
-    /// All.
+    /// All roles.
     pub const ALL: [Self; 2] = [Self::Capture, Self::Flows];
 
     fn object(self) -> Result<OpenObject, Error> {
@@ -38,7 +38,7 @@ impl ProgramRole {
                 object::configure(&mut object, &object::WIDEST.to_bytes())?;
                 object
             }
-            // With all that is there while the table is resized.
+            // With the branches that are only needed while the table is resized.
             Self::Flows => flows::open_programs(true, 0)?,
         };
         for mut map in object.maps_mut() {
@@ -53,7 +53,7 @@ impl ProgramRole {
     }
 }
 
-/// What became of one program.
+/// The result of trying one program.
 #[derive(Debug)]
 pub struct ProgramTrial {
     /// Its name.
@@ -62,15 +62,15 @@ pub struct ProgramTrial {
     pub hook: String,
     /// What it is for.
     pub part: ProgramRole,
-    /// How many instructions the verifier followed (0 before Linux 5.16, which does not report it); or
-    /// why the kernel refuses the program or its attachment.
+    /// How many instructions the verifier followed (0 before Linux 5.16, which does not report it), or why the kernel
+    /// refuses the program or its attachment.
     pub outcome: Result<u32, Error>,
-    /// What stands in for its hook, if the kernel lacks that.
+    /// The replacement that was used if the kernel does not have the program's hook.
     pub stand_in: Option<&'static str>,
 }
 
-/// Loads each program by itself and attaches it to `cgroup` or `netns`, which no process should be in;
-/// nothing stays attached.
+/// Loads each program alone and attaches it to `cgroup` or `netns`, in which no process should run. Nothing stays
+/// attached.
 ///
 /// # Errors
 /// If an embedded object cannot be read.
@@ -93,7 +93,7 @@ pub fn try_each(cgroup: &File, netns: &File) -> Result<Vec<ProgramTrial>, Error>
     Ok(all)
 }
 
-/// How many instructions were verified, and what stands in for the hook.
+/// The number of verified instructions, and the replacement for the hook, if one was used.
 fn try_one(
     part: ProgramRole,
     name: &str,
@@ -146,25 +146,25 @@ pub fn verified_instructions(program_id: u32) -> u32 {
     loaded.find(|one| one.id == program_id).map_or(0, |one| one.verified_insns)
 }
 
-/// How a program of another owner shares a hook of a cgroup with programs of cgroups below.
+/// How a program that is attached to a cgroup shares its hook with programs of child cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookSharing {
-    /// All run, those of the cgroup below first.
+    /// All run, those of the child cgroup first.
     All,
-    /// A program of a cgroup below runs in its place.
+    /// A program of a child cgroup runs instead of it.
     Overridden,
-    /// Cgroups below can have none.
+    /// Child cgroups cannot attach a program to this hook.
     Exclusive,
 }
 
-/// Programs that are attached to a hook of a cgroup.
+/// Programs that are attached to one hook of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherPrograms {
-    /// The hook, as sections name it.
+    /// The hook, as the sections of BPF objects name it.
     pub hook: &'static str,
-    /// Names and ids.
+    /// Names and ids; the name is `?` if the program was removed meanwhile.
     pub programs: Vec<(String, u32)>,
-    /// How they share the hook.
+    /// How they share the hook with child cgroups.
     pub sharing: HookSharing,
 }
 
@@ -184,8 +184,8 @@ const CGROUP_HOOKS: &[(&str, u32)] = &[
     ("sockops", libbpf_sys::BPF_CGROUP_SOCK_OPS),
 ];
 
-/// What is attached to this cgroup itself on the hooks that Leno's programs use. A hook that the kernel does
-/// not have is left out: [`try_each`] reports it.
+/// The programs that are attached to this cgroup itself, at the hooks that Leno uses. Hooks that the kernel does not
+/// have are left out: [`try_each`] reports those.
 #[must_use]
 pub fn others(cgroup: &File) -> Vec<OtherPrograms> {
     let loaded: Vec<_> = ProgInfoIter::default().collect();

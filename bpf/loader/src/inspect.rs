@@ -1,4 +1,4 @@
-//! What is pinned, one row for each program and map, for operators.
+//! Lists the pinned programs and maps for operators.
 
 use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -10,22 +10,23 @@ use libbpf_rs::{Link, MapCore as _, MapHandle};
 
 use crate::{Error, PinRoot, flows, leftover, pins};
 
-/// A program behind a pinned link.
+/// A program that is attached by a pinned link, a pinned iterator or a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinnedProgram {
-    /// The name under which it was attached.
+    /// The name under which it was attached, usually that of a workload or a mesh.
     pub owner: String,
     /// Its name.
     pub name: String,
-    /// The kernel's number for it; 0 if it is not loaded any more.
+    /// The kernel's id of it; 0 if it is not loaded any longer.
     pub id: u32,
-    /// What it is attached to: `cgroup 4711`, `namespace 4026532281`, `reader`, or `nothing` if that is gone.
+    /// What it is attached to: `cgroup 4711`, `namespace 4026532281`, `interface 7`, `tracepoint kfree_skb`, `reader`;
+    /// or `nothing` if that was removed.
     pub attached_to: String,
     /// How many instructions the verifier followed; 0 if the kernel does not report it (before Linux 5.16).
     pub verified_instructions: u32,
-    /// How often it ran while the kernel counted that.
+    /// How often it ran while the kernel measured run times.
     pub runs: u64,
-    /// The time of these runs.
+    /// The total time of these runs.
     pub took: Duration,
 }
 
@@ -36,13 +37,13 @@ pub struct PinnedMap {
     pub owner: String,
     /// Its name.
     pub name: String,
-    /// The kernel's number for it.
+    /// The kernel's id of it.
     pub id: u32,
-    /// The kernel's name of its type.
+    /// Its type, such as `Hash`.
     pub kind: String,
-    /// Most entries; of a ring buffer the bytes.
+    /// Most entries; for a ring buffer its bytes.
     pub capacity: u32,
-    /// Kernel memory that it takes now, as the kernel reports it.
+    /// The kernel memory that it uses now, as the kernel reports it.
     pub memory_bytes: u64,
 }
 
@@ -129,7 +130,7 @@ pub fn maps(root: &PinRoot) -> Result<Vec<PinnedMap>, Error> {
     Ok(all)
 }
 
-/// The line `memlock` of the descriptor's `fdinfo`.
+/// The kernel memory of a map: the line `memlock` in its descriptor's `fdinfo`.
 fn memory_of(map: &MapHandle) -> Result<u64, Error> {
     let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
     let text = fs::read_to_string(&path).map_err(Error::io(format!("read {path}")))?;

@@ -18,7 +18,7 @@ use crate::{PinRoot, netns, object, pins};
 /// What a program is attached to.
 #[derive(Clone, Copy, Debug)]
 enum AttachPoint {
-    /// The workload's cgroup, which holds the proxy's.
+    /// The workload's cgroup, which contains the proxy's.
     Workload,
     /// The proxy's cgroup.
     Proxy,
@@ -26,8 +26,8 @@ enum AttachPoint {
     Namespace,
 }
 
-/// Every program and what it is attached to, in the order of attachment: programs that serve
-/// captured connections come before those that capture. They are detached in reverse order.
+/// Every program that is always attached, in the order of attachment: those that serve captured connections come before
+/// those that capture. They are detached in reverse order.
 const HOOKS: &[(&str, AttachPoint)] = &[
     ("leno_proxy_sockops", AttachPoint::Proxy),
     ("leno_getsockopt", AttachPoint::Proxy),
@@ -42,8 +42,8 @@ const HOOKS: &[(&str, AttachPoint)] = &[
     ("leno_sendmsg6", AttachPoint::Workload),
 ];
 
-/// Those of workloads whose datagrams are captured, besides the others. They come first, as programs that show the
-/// application where answers come from come before those that capture.
+/// The programs that are attached in addition if datagrams are captured. They come before the others, because they show
+/// the application the source of answers, and must do so before datagrams are captured.
 const DATAGRAM_HOOKS: &[(&str, AttachPoint)] = &[
     ("leno_datagram_ingress", AttachPoint::Workload),
     ("leno_recvmsg4", AttachPoint::Workload),
@@ -51,11 +51,11 @@ const DATAGRAM_HOOKS: &[(&str, AttachPoint)] = &[
     ("leno_sendmsg4", AttachPoint::Workload),
 ];
 
-/// The programs that capture; the others serve connections that were captured.
+/// The programs that capture. The others serve what was captured.
 const CAPTURING: [&str; 5] =
     ["leno_sendmsg4", "leno_sendmsg6", "leno_connect6", "leno_connect4", "leno_sk_lookup"];
 
-/// The workload that is captured.
+/// The workload that is captured, and where its processes and its proxy are.
 #[derive(Clone, Copy, Debug)]
 pub struct InstanceTarget<'a> {
     /// Its name, unique among the captured workloads of the machine.
@@ -66,8 +66,8 @@ pub struct InstanceTarget<'a> {
     /// it. Equal to `cgroup` if the proxy has none of its own; the proxy is then recognised by its
     /// user.
     pub proxy_cgroup: &'a Path,
-    /// The cgroup in which the proxy's process runs, if that is not `proxy_cgroup`: the sockets of a node proxy are
-    /// made in the one and used by a process in the other.
+    /// The cgroup in which the proxy's process runs, if that is not `proxy_cgroup`. For a node proxy they differ: its
+    /// sockets are created in the pod's cgroup, but used by a process of another one.
     pub proxy_process: Option<&'a Path>,
     /// Its network namespace, as a file of `/run/netns` or `/proc/<pid>/ns/net`.
     pub netns: &'a Path,
@@ -93,7 +93,7 @@ pub struct InstanceOptions {
 }
 
 impl InstanceOptions {
-    /// Every program that these need, and what it is attached to, in the order of attachment.
+    /// The programs that these options need, and what each is attached to, in the order of attachment.
     fn hooks(&self) -> impl Iterator<Item = (&'static str, AttachPoint)> {
         let of_datagrams: &[(&'static str, AttachPoint)] = match self.datagrams {
             DatagramCapture::Pass => &[],
@@ -127,9 +127,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Loads, attaches and pins the programs. Removes what an earlier process left under the same
-    /// name first. Attach before the proxy listens: the programs only notice sockets that start
-    /// listening later.
+    /// Loads, attaches and pins the programs. First removes what an earlier process has left under the same name. Must
+    /// be called before the proxy listens, because the programs only notice sockets that start to listen later.
     ///
     /// # Errors
     /// If the kernel refuses, or a path of the target is invalid; nothing stays attached then.
@@ -163,8 +162,8 @@ impl Instance {
     /// use the same maps.
     ///
     /// # Errors
-    /// If the kernel refuses, for example because the maps of the other version differ; each hook
-    /// then keeps one of the two programs.
+    /// If the kernel refuses, for example because the maps of the other version differ. Each hook then has either its
+    /// previous program or the new one.
     pub fn upgrade(
         &self,
         target: &InstanceTarget<'_>,
@@ -210,7 +209,7 @@ impl Instance {
         Counter::ALL.iter().map(read).collect::<Result<_, Error>>().map(InstanceCounters)
     }
 
-    /// Whether the proxy listens in this slot.
+    /// Whether the proxy listens, for the direction and address family of this slot.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -227,9 +226,8 @@ impl Instance {
         Ok(false)
     }
 
-    /// Stops capturing new connections; succeeds if none were captured. Until [`Instance::detach`]
-    /// the proxy can still look up the original destination of connections that it has not accepted
-    /// yet.
+    /// Stops capturing new connections; succeeds if none were captured. Until [`Instance::detach`] the proxy can still
+    /// query the original destinations of connections that it has not accepted yet.
     ///
     /// # Errors
     /// When a pin cannot be removed.
@@ -278,7 +276,7 @@ impl Instance {
     }
 }
 
-/// A target's cgroups and namespace, opened.
+/// The opened cgroups and network namespace of a target.
 struct OpenTarget {
     cgroup: File,
     proxy_cgroup: File,
@@ -343,7 +341,7 @@ fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>, Error> 
     object.progs_mut().find(|program| program.name() == name).ok_or_else(|| missing(name))
 }
 
-/// Makes the map of excluded prefixes contain exactly these.
+/// Makes the map of excluded prefixes contain exactly these prefixes.
 fn exclude(object: &Object, prefixes: &[(IpAddr, u8)]) -> Result<(), Error> {
     if prefixes.len() > MAX_EXCLUDED {
         return Err(Error::TooManyExcluded(prefixes.len()));
@@ -366,8 +364,7 @@ fn exclude(object: &Object, prefixes: &[(IpAddr, u8)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The error if the embedded object lacks a program or map, which only a build that mixes versions
-/// causes.
+/// The error if the embedded object has no such program or map, which only a build of mixed versions causes.
 fn missing(name: &str) -> Error {
     let error = std::io::Error::other(format!("{name} is not in the embedded object"));
     Error::io("use the kernel programs")(error)

@@ -1,4 +1,4 @@
-//! Programs that earlier processes left pinned.
+//! Finds and removes programs that earlier processes have left pinned.
 
 use std::path::PathBuf;
 
@@ -8,23 +8,23 @@ use libbpf_rs::query::LinkTypeInfo;
 use crate::error::Error;
 use crate::{PinRoot, flows, pins};
 
-/// The pinned programs of one workload, or those that account for the flows of several.
+/// The pinned programs of one workload, or the flow programs of a mesh or a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftoverPrograms {
     /// The name under which they were attached.
     pub owner: String,
     /// The version of Leno that attached them.
     pub version: String,
-    /// Whether they account for flows; else they capture.
+    /// Whether they are flow programs; otherwise they capture a workload.
     pub flows: bool,
     /// Whether any of them is still attached. The kernel detaches a link when its cgroup or
     /// namespace is gone.
     pub attached: bool,
-    /// Where the pins are.
+    /// The directory of the pins.
     pub directory: PathBuf,
 }
 
-/// All that is pinned, by name.
+/// All pinned programs, sorted by the name under which they were attached.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -43,7 +43,7 @@ pub fn list(root: &PinRoot) -> Result<Vec<LeftoverPrograms>, Error> {
     Ok(found)
 }
 
-/// Detaches and unpins the workloads that `keep` rejects; returns them.
+/// Detaches and unpins all that `keep` rejects; returns them.
 ///
 /// # Errors
 /// When a pin cannot be removed.
@@ -72,7 +72,7 @@ fn is_attached(path: &std::path::Path) -> bool {
             LinkTypeInfo::Cgroup(cgroup) => cgroup.cgroup_id != 0,
             LinkTypeInfo::NetNs(netns) => netns.ino != 0,
             LinkTypeInfo::Tcx(port) => port.ifindex != 0,
-            // It is never gone, and counts nothing where nothing else is attached.
+            // This one is always attached, but counts nothing without the others.
             LinkTypeInfo::RawTracepoint(_) => false,
             _ => true,
         },

@@ -1,9 +1,9 @@
 //! Loads, attaches, pins and updates the kernel programs of `bpf/progs`.
 //!
-//! One [`Instance`] is one load of the object, with its own maps, for one workload: attached to the
-//! workload's cgroup, the proxy's cgroup inside it, and the network namespace. Everything is pinned
-//! in one directory, so that the programs outlive the process that attached them and any later
-//! process can find, upgrade or remove them:
+//! One [`Instance`] is one load of the capture programs, with its own maps, for one workload: attached to the
+//! workload's cgroup, the proxy's cgroup inside it, and the network namespace. Everything is pinned in one directory,
+//! so that the programs outlive the process that has attached them, and any later process can find, upgrade or remove
+//! them:
 //!
 //! ```text
 //! <bpffs>/leno/<owner>/     owner, version       notes (symbolic links: bpffs has no plain files)
@@ -11,12 +11,10 @@
 //!                           link_<program>       one for each hook
 //! ```
 //!
-//! [`flows::Flows`] is one load of the flow programs, for all workloads of a mesh or a node, pinned in the
-//! same way.
+//! [`flows::Flows`] is one load of the flow programs, for all workloads of a mesh or a node, pinned in the same way. A
+//! [`SourceCheck`] drops frames that a workload sends from an address that is not its own.
 //!
-//! A [`SourceCheck`] drops what a workload sends from an address that is not its own.
-//!
-//! This crate does not know what a mesh is, who chooses the backend, or why a workload is captured:
+//! This crate does not know what a mesh is, who chooses a capture backend, or why a workload is captured;
 //! `leno-capture` does. Read first: [`Instance`], [`InstanceTarget`], [`InstanceOptions`].
 
 mod batch;
@@ -45,13 +43,13 @@ pub use pins::PinRoot;
 pub use run_time::{RunTime, RunTimeCounting, run_time, run_times};
 pub use sources::SourceCheck;
 
-/// The compiled kernel programs that capture.
+/// The compiled programs that capture workloads.
 pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
 
-/// The compiled kernel programs that account for flows.
+/// The compiled flow programs.
 pub const FLOWS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/flows.bpf.o"));
 
-/// The same for kernels before 5.12, without atomic instructions that return what was there before.
+/// The same for kernels before 5.12, without atomic instructions that return the previous value.
 pub const FLOWS_PLAIN_OBJECT: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/flows_plain.bpf.o"));
 

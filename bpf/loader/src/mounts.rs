@@ -14,7 +14,7 @@ use crate::Error;
 /// The directory in which Leno mounts file systems that the machine has not mounted.
 pub const PRIVATE: &str = "/run/leno";
 
-/// Of a file that is locked: who can open it can hold its lock.
+/// The mode of the lock's file. A process that can open it can hold the lock, so only this user may.
 const LOCK_MODE: u32 = 0o600;
 
 /// The file in [`PRIVATE`] that [`turn`] locks.
@@ -43,8 +43,8 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(fs::read("/proc/self/mountinfo")?.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
-/// A writable mount of the whole file system of this type, with no other mount over it: the first of
-/// `preferred` that is one, else any.
+/// Finds a writable mount of a whole file system of this type that no other mount hides: the first of `preferred` for
+/// which that is true, otherwise any.
 ///
 /// # Errors
 /// When `/proc/self/mountinfo` cannot be read.
@@ -56,8 +56,8 @@ pub fn find(kind: &str, preferred: &[&str]) -> io::Result<Option<PathBuf>> {
     Ok(best.map(Path::to_path_buf).or_else(|| found.into_iter().next()))
 }
 
-/// Keeps all others from mounting, and from unmounting, in [`PRIVATE`] until it is dropped. Who
-/// unmounts removes the lock's file as well, so a lock on a removed file is taken again.
+/// Takes the lock for mounting and unmounting in [`PRIVATE`], until the result is dropped. Unmounting removes the
+/// lock's file as well, so if the locked file was removed, the lock is taken again on the new one.
 fn turn() -> io::Result<Flock<File>> {
     let path = Path::new(PRIVATE).join(LOCK);
     loop {
@@ -75,8 +75,8 @@ fn turn() -> io::Result<Flock<File>> {
     }
 }
 
-/// Mounts `kind` at `PRIVATE/<name>` unless it is mounted there. Two processes do not do this at
-/// once, since the second mount would hide the first.
+/// Mounts `kind` at `PRIVATE/<name>` unless it is mounted there. Only one process does this at a time, because a second
+/// mount would hide the first.
 ///
 /// # Errors
 /// When the directory cannot be made or the kernel refuses the mount (no such file system, no
@@ -91,15 +91,14 @@ pub fn mount_privately(kind: &str, name: &str) -> Result<PathBuf, Error> {
         return Ok(at);
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    // A bpffs is everyone's to write in otherwise.
+    // By default any user may create entries in a bpffs.
     let options = (kind == "bpf").then_some("mode=0700");
     mount(Some(kind), &at, Some(kind), flags, options)
         .map_err(|errno| Error::io(action())(errno.into()))?;
     Ok(at)
 }
 
-/// Undoes [`mount_privately`], unless what it mounted is `needed`, and removes [`PRIVATE`] if nothing
-/// else is in it.
+/// Undoes [`mount_privately`], unless `needed` returns true, and removes [`PRIVATE`] if it is empty then.
 pub fn unmount_private(needed: impl FnOnce() -> bool) {
     let root = Path::new(PRIVATE);
     if root.join(LOCK).exists() {
@@ -108,19 +107,20 @@ pub fn unmount_private(needed: impl FnOnce() -> bool) {
             return;
         }
         for mounted in ["bpf", "cgroup2"].map(|name| root.join(name)) {
-            // Busy, or never mounted: then it stays.
+            // Fails if it is in use or was never mounted; it then stays.
             let _ = fs::remove_dir(mounted.join("leno"));
             let _ = umount(&mounted);
             let _ = fs::remove_dir(&mounted);
         }
         let _ = fs::remove_file(root.join(LOCK));
     }
-    // Others' files may be there.
+    // Fails if there are files of other programs.
     let _ = fs::remove_dir(root);
 }
 
 impl MountEntry {
-    /// Whether its directory leads to it: another mount, there or on a directory above, may hide it.
+    /// Whether the path of the mount point leads to this mount: another mount at the same path, or at a parent
+    /// directory, may hide it.
     #[must_use]
     pub fn is_visible(&self) -> bool {
         let seen = fs::metadata(&self.at).map(|found| found.dev());

@@ -1,4 +1,4 @@
-//! Network namespaces: their cookies, and work in them.
+//! Reads the cookies of network namespaces, and runs code in a network namespace.
 #![expect(unsafe_code, reason = "SO_NETNS_COOKIE has no safe wrapper")]
 
 use std::fs::File;
@@ -15,7 +15,7 @@ pub(crate) fn cookie(namespace: &File) -> io::Result<u64> {
     within(namespace, cookie_of_this_thread)?
 }
 
-/// Runs something in a network namespace, on a thread of its own: the caller's thread stays in its namespace.
+/// Runs `run` in a network namespace, on a new thread, because the caller's thread must stay in its own namespace.
 ///
 /// # Errors
 /// If the namespace cannot be entered.
@@ -30,7 +30,7 @@ pub fn within<T: Send>(namespace: &File, run: impl FnOnce() -> T + Send) -> io::
     thread::scope(|scope| scope.spawn(inside).join().expect("the thread does not panic"))
 }
 
-/// Reads the cookie from a socket; a socket belongs to the namespace of the thread that makes it.
+/// Reads the cookie of this thread's network namespace from a socket, which belongs to that namespace.
 pub(crate) fn cookie_of_this_thread() -> io::Result<u64> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut cookie = 0u64;

@@ -1,4 +1,4 @@
-//! Opens the embedded object, configures it and has the kernel verify it.
+//! Opens an embedded object, configures it, and lets the kernel verify and load it.
 
 use std::cell::RefCell;
 use std::fs;
@@ -11,11 +11,11 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLeve
 use crate::error::Error;
 use crate::{OBJECT, pins};
 
-/// The map that holds the configuration: the read-only data section of that name.
+/// The name of the read-only data section, and so of the map, that holds the configuration.
 const CONFIG_SECTION: &str = ".rodata.config";
 
-/// Most bytes of libbpf's output that an error message keeps: the end of a verifier log, where the
-/// reason is.
+/// Most bytes of libbpf's output that an error contains. The last ones are kept, since a verifier's log ends with the
+/// reason.
 const MAX_LOG: usize = 4096;
 
 thread_local! {
@@ -27,22 +27,22 @@ thread_local! {
 pub(crate) const PINNED_MAPS: &[&str] =
     &["listeners", "originals", "inflight", "clients", "arriving", "excluded", "counters", TARGETS];
 
-/// The map of destinations of datagrams. Without datagrams it has one entry, and is not pinned.
+/// The map of destinations of datagrams. If datagrams are not captured, it has one entry and is not pinned.
 const TARGETS: &str = "targets";
 
-/// Has the kernel verify every program without attaching any, to find out whether it can run them.
+/// Lets the kernel verify every program without attaching it, to find out whether the kernel can run them.
 ///
 /// # Errors
 /// The reason why the kernel rejects a program.
 pub fn probe() -> Result<(), Error> {
-    // Once with the proxy recognised by its cgroup, once by its user.
+    // Once for a proxy that is recognised by its cgroup, and once by its user.
     for (proxy_cgroup_id, proxy_uid) in [(1, 0), (0, 1)] {
         load(CaptureConfig { proxy_cgroup_id, proxy_uid, ..WIDEST }, None)?;
     }
     Ok(())
 }
 
-/// A configuration that keeps every branch of the programs, with the proxy recognised by its cgroup.
+/// A configuration with which the verifier checks every branch of the programs; the proxy is recognised by its cgroup.
 pub(crate) const WIDEST: CaptureConfig = CaptureConfig {
     proxy_cgroup_id: 1,
     netns_cookie: 1,
@@ -65,7 +65,7 @@ pub(crate) fn configure(object: &mut OpenObject, config: &[u8]) -> Result<(), Er
     Ok(())
 }
 
-/// Loads the object. Maps that are pinned in `directory` are reused; the others are pinned there.
+/// Loads the object. Maps that are pinned in `directory` are reused; those that are not are pinned there.
 pub(crate) fn load(config: CaptureConfig, directory: Option<&Path>) -> Result<Object, Error> {
     let mut object = open(OBJECT)?;
     configure(&mut object, &config.to_bytes())?;
@@ -91,8 +91,8 @@ pub(crate) fn load(config: CaptureConfig, directory: Option<&Path>) -> Result<Ob
     verify(object)
 }
 
-/// Another version may have other counters. Its counters are then unpinned and restart from zero,
-/// so that its other maps can still be used.
+/// Unpins the counters of another version if they are not as many as this version has. They restart from zero, but the
+/// other maps can still be used.
 fn drop_counters_of_another_size(pin: &Path, entries: u32) -> Result<(), Error> {
     if !pin.exists() {
         return Ok(());
@@ -105,7 +105,7 @@ fn drop_counters_of_another_size(pin: &Path, entries: u32) -> Result<(), Error> 
     fs::remove_file(pin).map_err(Error::io("unpin the counters of another version"))
 }
 
-/// Parses an object file.
+/// Parses an object file, without loading it.
 pub(crate) fn open(object: &[u8]) -> Result<OpenObject, Error> {
     static PRINT: Once = Once::new();
     PRINT.call_once(|| {
@@ -121,7 +121,7 @@ pub(crate) fn verify(object: OpenObject) -> Result<Object, Error> {
     object.load().map_err(with_log("load the kernel programs"))
 }
 
-/// An error with libbpf's output.
+/// Makes errors that contain libbpf's output.
 fn with_log(action: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
     move |source| Error::Bpf { action: action.to_owned(), log: take_log(), source }
 }

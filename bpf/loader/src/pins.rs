@@ -12,7 +12,7 @@ use crate::{Error, mounts};
 /// Longest name of a captured workload, in bytes; a directory entry may have 255.
 const MAX_OWNER: usize = 200;
 
-/// `<bpffs>/leno`: the directories of all captured workloads.
+/// `<bpffs>/leno`: the parent of the directories of all workloads and meshes.
 #[derive(Clone, Debug)]
 pub struct PinRoot {
     directory: PathBuf,
@@ -50,7 +50,7 @@ impl PinRoot {
         &self.directory
     }
 
-    /// The directory of one workload, whether it exists or not.
+    /// The directory of one owner (a workload, or a mesh with its flow programs), whether it exists or not.
     pub(crate) fn of(&self, owner: &str) -> Result<PathBuf, Error> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         if owner.is_empty() || owner.len() > MAX_OWNER || !owner.bytes().all(allowed) {
@@ -61,8 +61,8 @@ impl PinRoot {
     }
 }
 
-/// Makes a directory that only its owner may enter; succeeds if it exists and is this user's. Anyone may
-/// make directories in a bpffs with default options, and whose they are removes what is in them.
+/// Creates a directory that only this user may enter. Succeeds if it exists and belongs to this user. In a bpffs with
+/// default options any user may create directories, and the owner of a directory can remove what is in it.
 pub(crate) fn create_private_directory(path: &Path) -> Result<(), Error> {
     let made = match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::symlink_metadata(path)
@@ -76,7 +76,8 @@ pub(crate) fn create_private_directory(path: &Path) -> Result<(), Error> {
     made.map_err(Error::io(format!("make {}", path.display())))
 }
 
-/// Writes a note as the target of a symbolic link, replacing an older one: at any time one of the two is there.
+/// Writes a note: a symbolic link whose target is the text, because bpffs has no plain files. An older note is replaced
+/// atomically.
 pub(crate) fn write_note(directory: &Path, name: &str, text: &str) -> Result<(), Error> {
     let (path, next) = (directory.join(name), directory.join(format!("next_{name}")));
     // Left by a process that was killed.
@@ -109,7 +110,7 @@ pub(crate) fn links(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(all.into_iter().filter(|path| file_name(path).starts_with("link_")).collect())
 }
 
-/// The pins of programs in the directory, unordered: links, and files that are read.
+/// The pins of attached programs in the directory, unordered: links and iterators.
 pub(crate) fn programs(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let runs = |path: &PathBuf| {
         let name = file_name(path);
@@ -135,9 +136,9 @@ pub(crate) fn detach(path: &Path) -> Result<(), Error> {
     if !path.exists() {
         return Ok(());
     }
-    // Removing only the pin would detach the program when the last descriptor closes. Detaching a
-    // link whose cgroup or namespace is gone fails; that is harmless, because the kernel has
-    // detached it already.
+    // Removing only the pin would detach the program when the last descriptor of the link is closed, and another
+    // process may have one. Detaching fails if the cgroup or namespace is gone. That is harmless, because the kernel
+    // has detached the link already.
     match Link::open(path) {
         Ok(link) => {
             if let Err(error) = link.detach() {
@@ -159,7 +160,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the directory of a workload with all its pins, links first.
+/// Removes the directory of an owner with all its pins, links first.
 pub(crate) fn remove_all(directory: &Path) -> Result<(), Error> {
     for link in links(directory)? {
         detach(&link)?;

@@ -1,5 +1,5 @@
-//! Run times of kernel programs, of some workloads or of the whole machine; the kernel measures
-//! them while [`RunTimeCounting`] lives.
+//! Run times of BPF programs, of some workloads or of the whole machine. The kernel measures them while a
+//! [`RunTimeCounting`] exists.
 #![expect(unsafe_code, reason = "bpf_enable_stats has no safe wrapper")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
 use crate::{Error, PinRoot, flows, pins};
 
-/// Has the kernel measure the run time of every program of the machine until this is dropped. The
-/// kernel then reads the clock twice for each run of a program.
+/// Makes the kernel measure the run time of every BPF program of the machine until this is dropped. The kernel then
+/// reads the clock twice for each run of a program.
 #[derive(Debug)]
 pub struct RunTimeCounting {
     /// The kernel measures as long as any such descriptor is open.
@@ -38,7 +38,7 @@ impl RunTimeCounting {
     }
 }
 
-/// The measured runs.
+/// Measured runs of programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTime {
     /// How often the programs ran.
@@ -54,8 +54,7 @@ impl RunTime {
     }
 }
 
-/// The run time of these workloads' programs, in total over all measured periods. Workloads without
-/// programs add nothing.
+/// The run time of these owners' programs, in total over all measured periods. Owners without programs add nothing.
 ///
 /// # Errors
 /// When the directory of a workload cannot be listed.
@@ -66,7 +65,8 @@ pub fn run_time(root: &PinRoot, owners: &[String]) -> Result<RunTime, Error> {
     Ok(sum)
 }
 
-/// The run time of the programs that are pinned in a directory, by their names as the kernel has them: the first 15 bytes.
+/// The run time of the programs that are pinned in a directory, by their names in the kernel, which are cut after 15
+/// bytes.
 pub(crate) fn by_name(directory: &Path) -> Result<BTreeMap<String, RunTime>, Error> {
     let mut all: BTreeMap<String, RunTime> = BTreeMap::new();
     for program in loaded(std::slice::from_ref(&directory.to_owned()))? {
@@ -76,7 +76,7 @@ pub(crate) fn by_name(directory: &Path) -> Result<BTreeMap<String, RunTime>, Err
     Ok(all)
 }
 
-/// What the kernel has of the programs that are pinned in these directories.
+/// The kernel's information on the programs that are pinned in these directories.
 fn loaded(directories: &[PathBuf]) -> Result<Vec<ProgramInfo>, Error> {
     let mut programs = BTreeSet::new();
     for directory in directories {

@@ -1,7 +1,7 @@
-//! The program that drops what a workload sends from an address that is not its own.
+//! Attaches the program that drops frames that a workload sends from an address that is not its own.
 //!
-//! It is at the outer end of the workload's interface, which the workload cannot reach. Its link is not pinned: who has made the
-//! interface holds it.
+//! It is attached to the outer end of the workload's interface, which the workload cannot change. The link is not
+//! pinned: the process that has created the interface holds it.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,15 +17,16 @@ use crate::{features, object};
 pub(crate) const SOURCES_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sources.bpf.o"));
 const ACTION: &str = "check the sources of an interface";
 
-/// Checks the sources of one interface until it is dropped, or the interface is gone.
+/// The check of one interface's sources; it ends when this is dropped, or when the interface is removed.
 #[derive(Debug)]
 pub struct SourceCheck {
-    /// `None`: a filter, which stays with its interface (before Linux 6.6).
+    /// `None` on kernels before Linux 6.6: a filter, which stays as long as the interface.
     _link: Option<RawLink>,
 }
 
 impl SourceCheck {
-    /// Begins, at a new interface of this thread's network namespace, with the addresses of the workload at its other end.
+    /// Attaches the check to a new interface of this thread's network namespace. The arguments are the addresses of the
+    /// workload at the other end.
     ///
     /// # Errors
     /// The kernel refuses the program or its attachment, or there is no such interface.
@@ -37,11 +38,12 @@ impl SourceCheck {
         Ok(Self { _link: link })
     }
 
-    /// Whether the kernel takes the program, and has it at an interface: for a moment at the loopback interface of this thread's
-    /// network namespace, whose own packets pass. A kernel may take it and lack what it is attached by.
+    /// Tests whether the kernel accepts the program, and can attach it to an interface: for a moment to the loopback
+    /// interface of this thread's network namespace, whose own packets pass. A kernel may accept the program but not
+    /// have the hook.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why the kernel does not.
     pub fn try_it() -> Result<(), Error> {
         let object = load(Ipv4Addr::LOCALHOST, Some(Ipv6Addr::LOCALHOST))?;
         let program = object.progs().next().expect("the object has one program");
@@ -53,7 +55,7 @@ impl SourceCheck {
     }
 }
 
-/// Attaches the program by a link, or by a filter where the kernel has none.
+/// Attaches the program by a link, or by a filter if the kernel has no such links.
 fn put(program: BorrowedFd<'_>, interface: u32) -> io::Result<Option<RawLink>> {
     match features::has_tcx() {
         true => link_to_sent(program, interface).map(Some),

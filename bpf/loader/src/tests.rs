@@ -1,4 +1,4 @@
-//! Compares layouts and names with BTF, and runs the decisions with `BPF_PROG_TEST_RUN`.
+//! Compares the layouts and names of Rust with the BTF of the objects, and runs the decisions with `BPF_PROG_TEST_RUN`.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -41,8 +41,8 @@ fn structures_have_the_same_layout_in_c_and_rust() {
 
 fn assert_same(object: &'static [u8], layouts: &[Layout]) {
     let btf = btf(object);
-    // Records of a ring buffer are no map's value, so BTF lacks their type; the kernel tests of leno-flows
-    // read them.
+    // Records of a ring buffer are not the value of a map, so BTF does not have their types. The kernel tests of
+    // leno-flows read them.
     let are_records = ["flow_event", "flow_sample"];
     for layout in layouts.iter().filter(|layout| !are_records.contains(&layout.name)) {
         let in_c: Struct<'_> = btf.type_by_name(layout.name).expect(layout.name);
@@ -145,8 +145,8 @@ fn the_kernel_verifies_every_program() {
     }
 }
 
-/// The most instructions that the verifier may follow of a program: it stops at a million, and the paths that it follows
-/// differ from kernel to kernel. The programs on the path of every frame are the longest ones, with 13,237 on Linux 6.1.
+/// Most instructions that the verifier may follow for a program. The verifier stops at a million, and the paths that it
+/// follows differ between kernels. The programs that run for every frame are the longest, with 13,237 on Linux 6.1.
 const MAX_VERIFIED: u32 = 20_000;
 
 #[test]
@@ -289,7 +289,8 @@ fn only_frames_from_an_own_address_pass() {
         (v6("fe80::3"), true),
         (v6("fec0::3"), false),
         (v6("::"), true),
-        // One that is none of IP, and one that ends within an address. The kernel runs no program with half of an IP header.
+        // One frame that is not IP, and one that ends within an address. The kernel runs no test with an incomplete IP
+        // header.
         (frame(0x88b5, 12, &[10, 89, 0, 3]), true),
         (arp("10.89.0.2")[..31].to_vec(), false),
     ];

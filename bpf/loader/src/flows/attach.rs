@@ -1,4 +1,4 @@
-//! Loads, attaches and pins the flow programs; replaces them, and carries the table over to another size.
+//! Loads, attaches, pins and replaces the flow programs, and copies the table when its size changes.
 #![expect(
     unsafe_code,
     reason = "links are set back to a program by its descriptor, and membarrier(2)"
@@ -23,12 +23,12 @@ use crate::{batch, features, object, pins};
 
 /// The program on the cgroup.
 const SOCKOPS: &str = "leno_flow_sockops";
-/// The table, and the pin of one that is being filled.
+/// The table of flows, and the name under which a new one is pinned while it is being filled.
 pub(super) const TABLE: &str = "flows";
 pub(super) const NEXT_TABLE: &str = "flows_next";
-/// The map that is the table of the size before while entries are carried over.
+/// The map of the object that becomes the previous table while entries are copied.
 const TABLE_BEFORE: &str = "flows_before";
-/// The maps, pinned under these names.
+/// The maps that are pinned, under these names.
 const MAPS: &[&str] = &[
     TABLE,
     "locals",
@@ -52,7 +52,7 @@ const MAPS: &[&str] = &[
     "sample_counts",
 ];
 
-/// Pins everything in a directory, with what is there already.
+/// Loads, attaches and pins everything in a directory, and reuses the maps that are pinned there.
 pub(super) fn attach_in(
     directory: &Path,
     owner: &str,
@@ -65,9 +65,9 @@ pub(super) fn attach_in(
     put_in_place(directory, Some(&at), capacities)
 }
 
-/// Replaces the programs by those of this build, with tables of these sizes. The entries of the table of flows are
-/// carried over to one of another size while the programs go on; no change of a flow is lost. Without `cgroup` the
-/// programs stay attached where they are.
+/// Replaces the programs by those of this build, with maps of these sizes. If the table of flows gets another size, its
+/// entries are copied while the programs go on, and no change of a flow is lost. Without `cgroup` the programs stay
+/// attached where they are.
 pub(super) fn put_in_place(
     directory: &Path,
     cgroup: Option<&File>,
@@ -78,7 +78,7 @@ pub(super) fn put_in_place(
     }
     let next = pins::map_path(directory, NEXT_TABLE);
     if next.exists() {
-        // A process that was carrying entries over was killed: first its work is done.
+        // A process that was copying entries was killed. Its copy is completed first.
         let interrupted = opened(&next, NEXT_TABLE)?.max_entries();
         carry_over(directory, cgroup, MapCapacities { flows: interrupted, ..capacities })?;
     }
@@ -93,7 +93,7 @@ pub(super) fn put_in_place(
     pins::write_note(directory, "version", env!("CARGO_PKG_VERSION"))
 }
 
-/// Replaces programs of another layout by those of this build, with all that they have counted.
+/// Replaces programs of another layout by those of this build, and copies all that they have counted.
 fn take_over(
     directory: &Path,
     cgroup: Option<&File>,
@@ -101,7 +101,8 @@ fn take_over(
     mut earlier: SetAsideMaps,
 ) -> Result<(), Error> {
     let pin = pins::map_path(directory, TABLE);
-    // A table of today's form is of a process that was killed, and its programs may use it already.
+    // If there is a table of this build's layout, another process was killed while it did this. The new programs may
+    // use that table already, so it keeps its size.
     let was_interrupted = pin.exists();
     let flows = match earlier.room_for_flows() {
         _ if was_interrupted => opened(&pin, TABLE)?.max_entries(),
@@ -126,7 +127,7 @@ fn take_over(
     migrate::remove_earlier(directory)
 }
 
-/// Has the programs use a new table, and moves the entries of the one before into it.
+/// Makes the programs use a new table, and then copies the entries of the previous one into it.
 fn carry_over(directory: &Path, cgroup: Option<&File>, to: MapCapacities) -> Result<(), Error> {
     let before = opened(&pins::map_path(directory, TABLE), TABLE)?;
     let loaded = load(directory, to, Some(&before))?;
@@ -138,7 +139,7 @@ fn carry_over(directory: &Path, cgroup: Option<&File>, to: MapCapacities) -> Res
     let mut failed = None;
     batch::for_each(&before, "read the table of flows", |key, value| {
         match table.update(key, value, MapFlags::NO_EXIST) {
-            // A program has moved it, because its flow has changed since.
+            // A program has copied the entry already, because its flow has changed.
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
             Err(error) => failed = Some(Error::bpf("carry a flow over to another table")(error)),
             Ok(()) => {}
@@ -150,9 +151,9 @@ fn carry_over(directory: &Path, cgroup: Option<&File>, to: MapCapacities) -> Res
     rename(&next, &pins::map_path(directory, TABLE))
 }
 
-/// Returns when every program that ran when this was called has ended: none uses the table before any more.
+/// Returns once all runs of programs that had begun before have ended, so that none uses the previous table any longer.
 fn wait_for_running_programs() -> Result<(), Error> {
-    // MEMBARRIER_CMD_GLOBAL: since Linux 4.3; the kernel waits for a grace period of RCU, under which programs run.
+    // MEMBARRIER_CMD_GLOBAL (since Linux 4.3) waits for a grace period of RCU, under which BPF programs run.
     // SAFETY: the call takes and returns plain numbers.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, 1, 0, 0) };
     if result == 0 {
@@ -161,7 +162,7 @@ fn wait_for_running_programs() -> Result<(), Error> {
     Err(Error::io("wait for running programs")(io::Error::last_os_error()))
 }
 
-/// The flow programs for this kernel, configured; drops are counted in this turn.
+/// The object of flow programs for this kernel, configured. Its drop program counts only while `drop_turn` is `turn`.
 pub(crate) fn open(carries_over: bool, turn: u32) -> Result<OpenObject, Error> {
     let bytes = match features::has_atomic_fetch() {
         true => crate::FLOWS_OBJECT,
@@ -183,8 +184,8 @@ pub(crate) fn open(carries_over: bool, turn: u32) -> Result<OpenObject, Error> {
     Ok(object)
 }
 
-/// Loads the object with the pinned maps. A ring of events of another size is replaced; so is the table of flows if
-/// the one `before` is given.
+/// Loads the object with the pinned maps. A ring of another size is replaced. If `before` is given, the table of flows
+/// is replaced, and `before` becomes the previous table.
 fn load(
     directory: &Path,
     capacities: MapCapacities,
@@ -202,7 +203,7 @@ fn load(
     Ok(Loaded { object, turn })
 }
 
-/// The object with the maps that it is to use.
+/// The object with its maps: which ones are reused, their sizes, and where they are pinned.
 fn prepare(
     directory: &Path,
     capacities: MapCapacities,
@@ -234,7 +235,7 @@ fn prepare(
                 let there = there.map(|map| map.max_entries());
                 let bytes = match name.as_str() {
                     "events" => capacities.event_bytes,
-                    // One that has been enlarged stays so: samples may wait in it.
+                    // A ring of samples that was enlarged once keeps its size, since samples may wait in it.
                     _ => capacities.sample_bytes.max(there.unwrap_or_default()),
                 };
                 map.set_max_entries(bytes).map_err(Error::bpf(action()))?;
@@ -249,10 +250,10 @@ fn prepare(
     Ok(object)
 }
 
-/// An object whose programs the kernel has.
+/// An object that the kernel has loaded.
 struct Loaded {
     object: Object,
-    /// The turn in which its program counts drops.
+    /// The value of `drop_turn` with which its drop program counts.
     turn: u32,
 }
 
@@ -260,7 +261,8 @@ fn opened(pin: &Path, name: &str) -> Result<MapHandle, Error> {
     MapHandle::from_pinned_path(pin).map_err(Error::bpf(format!("open the map {name}")))
 }
 
-/// Makes the sums of what finds no room, which the programs cannot.
+/// Creates the entries for which the programs have no room when the maps are full: sums of further pairs, and further
+/// drops.
 fn make_rest(object: &Object) -> Result<(), Error> {
     drops::make_rest(object)?;
     let pairs = object.maps().find(|map| map.name() == "pairs").ok_or_else(missing)?;
@@ -280,7 +282,8 @@ fn make_rest(object: &Object) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts the programs of an object in the place of those that are pinned. If one cannot be, those before it are set back.
+/// Replaces the pinned programs by those of an object. If one of them cannot be replaced, those before it get their
+/// previous program again.
 fn replace(loaded: &Loaded, directory: &Path, cgroup: Option<&File>) -> Result<(), Error> {
     let Loaded { object, turn } = loaded;
     let reader = reading::pin_next(object, directory)?;
@@ -305,7 +308,7 @@ fn replace_all(
     ports::replace(object, directory, |of, program| before.push(PreviousProgram { of, program }))
 }
 
-/// The program that a link or a filter had before.
+/// The program that a link or a filter had before it was replaced.
 struct PreviousProgram {
     of: ReplacedHook,
     program: OwnedFd,
@@ -330,7 +333,8 @@ impl PreviousProgram {
     }
 }
 
-/// Replaces the program on the cgroup without a gap; attaches it if the link is to another cgroup.
+/// Replaces the program on the cgroup without a gap. If the link is on another cgroup, detaches it and attaches the
+/// program to this one.
 fn replace_sockops(
     object: &Object,
     directory: &Path,
@@ -361,7 +365,8 @@ fn replace_sockops(
     Ok(None)
 }
 
-/// Whether a link is on this cgroup. The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
+/// Whether a link is on this cgroup. The inode number of a cgroup's directory is the cgroup's id (cgroup v2, 64-bit
+/// kernels).
 fn is_on(info: &LinkTypeInfo, cgroup: Option<&File>) -> Result<bool, Error> {
     let Some(cgroup) = cgroup else { return Ok(false) };
     let id = cgroup.metadata().map_err(Error::io(format!("attach {SOCKOPS}")))?.ino();
@@ -372,7 +377,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     fs::rename(from, to).map_err(Error::io(format!("rename {}", from.display())))
 }
 
-/// A program or map that the embedded object lacks, which only a build that mixes versions causes.
+/// The error if the embedded object has no such program or map, which only a build of mixed versions causes.
 pub(super) fn missing() -> Error {
     Error::io("use the flow programs")(io::Error::other("the embedded object is incomplete"))
 }

@@ -1,4 +1,4 @@
-//! What single workloads may cost, and how often programs have accounted for something of them.
+//! Limits on the cost of single workloads, and how often programs have accounted for something of them.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use super::{AccountingPrice, Flows, Maps};
 use crate::error::Error;
 use crate::pins;
 
-/// How often each [`FlowProgram`] has accounted for something of a workload, in their order.
+/// How often each [`FlowProgram`] has accounted for something of a workload, in the order of [`FlowProgram::ALL`].
 pub type ProgramRuns = [u64; FlowProgram::ALL.len()];
 
 impl Flows {
-    /// How often programs have accounted for something of a workload.
+    /// How often each program has accounted for something of a workload.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -23,12 +23,13 @@ impl Flows {
         FlowRuns::from_bytes(&value).map(|runs| runs.of).ok_or_else(|| invalid(action))
     }
 
-    /// The level of one workload, its budget and its part of the cost; all zero without a budget.
+    /// The level of one workload, its budget, and its part of the programs' cost. Zeros, and the level full, if it has
+    /// no limit.
     ///
     /// # Errors
     /// If the map cannot be read.
     pub fn cap(&self, workload: u32) -> Result<AccountingPrice, Error> {
-        // Pins of a version without such budgets lack it.
+        // A version without limits for workloads has not pinned this map.
         if !pins::map_path(&self.directory, "caps").exists() {
             return Ok(AccountingPrice {
                 level: FlowLevel::Full,
@@ -44,7 +45,8 @@ impl Flows {
         })
     }
 
-    /// Has the programs account for what begins from now on of one workload at the lesser one of this level and that of all.
+    /// Sets the level of one workload for connections that begin from now on. If the level of the machine accounts for
+    /// less, that applies.
     ///
     /// # Errors
     /// If the kernel refuses.

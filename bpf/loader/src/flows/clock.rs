@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// `CLOCK_MONOTONIC`, as `bpf_ktime_get_ns` returns it.
+/// The time of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
 #[must_use]
 pub fn monotonic() -> Duration {
     read(libc::CLOCK_MONOTONIC)

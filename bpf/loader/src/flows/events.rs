@@ -1,4 +1,4 @@
-//! Reads the events of flows.
+//! Reads the events that the flow programs write when a flow begins or changes its state.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -20,7 +20,7 @@ pub struct EventReader<'a> {
     ring: RingBuffer<'static>,
     read: Rc<RefCell<Vec<FlowEvent>>>,
     dropped_before: u64,
-    /// A lock on the directory of the pins: there is one reader at a time.
+    /// A lock on the directory of the pins, so that there is only one reader.
     _lock: Flock<File>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> EventReader<'a> {
         Ok(Self { flows, ring, read, dropped_before, _lock: lock })
     }
 
-    /// The events since the last call. The programs do not wake a reader: it polls.
+    /// Returns the events since the last call. The programs do not wake the reader, so call this regularly.
     ///
     /// # Errors
     /// If the buffer cannot be read.

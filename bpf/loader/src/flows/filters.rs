@@ -1,8 +1,9 @@
-//! Frames where the kernel has no tcx (before Linux 6.6): filters of the queueing discipline clsact.
+//! Attaches programs to interfaces of kernels without tcx (before Linux 6.6): as filters of the queueing discipline
+//! clsact.
 //!
-//! A filter has no link: it stays until it or its interface is removed. Which interfaces have filters is in notes among the pins,
-//! `filters_port<number>`, whose text is the network namespace of the interface. The discipline itself stays, since filters
-//! of others may be on it; without filters it does nothing.
+//! A filter has no link: it stays until it, or its interface, is removed. So the pins contain a note
+//! `filters_port<number>` for each interface with filters, whose text is the network namespace of the interface. The
+//! discipline is never removed, since other software may have filters on it; without filters it does nothing.
 
 use std::fs::File;
 use std::io;
@@ -15,17 +16,17 @@ use libbpf_rs::{Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook};
 use crate::error::Error;
 use crate::{netns, pins};
 
-/// Where Leno's filters are among those of a direction. What tc and libbpf choose by themselves is 49,152 and below it, and 1
-/// is usual too.
+/// The priority of Leno's filters, which is their place in a direction. tc and libbpf by themselves use 49,152 and the
+/// numbers below, and others often use 1.
 const PRIORITY: u32 = 19_534;
-/// The place of the filter of sources, before them.
+/// The priority of the filter that checks sources: just before the others.
 const SOURCE_PRIORITY: u32 = PRIORITY - 1;
 const HANDLE: u32 = 1;
 const NOTE: &str = "filters_port";
-/// What the names of the programs begin with, by which a filter is known as Leno's.
+/// The prefix of the programs' names, by which a filter is recognised as Leno's.
 const OURS: &str = "leno_flow_";
 
-/// A direction of an interface, as the kernel has it.
+/// A direction of an interface, from the point of view of its network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Ingress,
@@ -41,12 +42,12 @@ impl Direction {
     }
 }
 
-/// The filters of one interface.
+/// The filters of one interface, for both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Filters {
-    /// The namespace of the interface, as a file.
+    /// The network namespace of the interface, as a file.
     netns: PathBuf,
-    /// Its number.
+    /// The index of the interface.
     pub(super) index: u32,
 }
 
@@ -55,7 +56,7 @@ impl Filters {
         Self { netns: netns.to_owned(), index }
     }
 
-    /// Those that are noted among the pins.
+    /// The interfaces with filters, as noted among the pins.
     pub(super) fn noted(directory: &Path) -> Result<Vec<Self>, Error> {
         let of = |path: PathBuf| {
             let name = pins::file_name(&path);
@@ -73,18 +74,18 @@ impl Filters {
         format!("{NOTE}{}", self.index)
     }
 
-    /// Puts a program in the place of the one that is attached, in one step, or attaches it.
+    /// Attaches a program, or replaces Leno's program that is attached, in one step.
     pub(super) fn put(&self, at: Direction, program: BorrowedFd<'_>) -> io::Result<()> {
         self.within(|_| put_here(self.index, at, program))?
     }
 
-    /// The program that is attached; `None` if it is not Leno's, or the interface or its namespace is gone.
+    /// Leno's program that is attached. `None` if there is none, or if the interface or its network namespace is gone.
     pub(super) fn program(&self, at: Direction) -> Option<OwnedFd> {
         let id = self.within(|any| ours(any, self.index, at)).ok().flatten()?;
         Program::fd_from_id(id).ok()
     }
 
-    /// Detaches both programs, as far as they are there, and removes the note.
+    /// Detaches both programs if they are attached, and removes the note.
     fn detach(&self, directory: &Path) -> Result<(), Error> {
         let detach = |any: BorrowedFd<'_>| -> Result<(), libbpf_rs::Error> {
             for at in [Direction::Ingress, Direction::Egress] {
@@ -97,7 +98,8 @@ impl Filters {
         let action = || format!("end the filters of interface {}", self.index);
         match self.within(detach) {
             Ok(detached) => detached.map_err(Error::bpf(action()))?,
-            // With the namespace its interfaces have gone; its name may be left, and leads to none then.
+            // The namespace is gone, and its interfaces with it. Its file may be left; entering it then fails with
+            // EINVAL.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -108,22 +110,24 @@ impl Filters {
         pins::remove(&directory.join(self.note_name()))
     }
 
-    /// Runs something in the namespace, with any descriptor: one is needed to describe a hook, and not used to look at it.
+    /// Runs `run` in the network namespace, with some descriptor: libbpf needs one to describe a hook, but does not use
+    /// it for queries.
     fn within<T: Send>(&self, run: impl FnOnce(BorrowedFd<'_>) -> T + Send) -> io::Result<T> {
         let netns = File::open(&self.netns)?;
         netns::within(&netns, || run(netns.as_fd()))
     }
 }
 
-/// Puts a program in the place of the one that is attached to an interface of this thread's namespace, or attaches it. Fails if
-/// a program of others is in that place.
+/// Attaches a program to an interface of this thread's network namespace, or replaces Leno's program there. Fails if
+/// there is a program of another owner with the same priority.
 pub(super) fn put_here(index: u32, at: Direction, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut hook = hook(program, index, at);
     hook.replace(ours(program, index, at).is_some());
     hook.create().and_then(|_| hook.attach()).map(drop).map_err(io::Error::other)
 }
 
-/// Attaches the program that drops forged sources to a new interface of this thread's namespace. It goes with the interface.
+/// Attaches the program that drops frames with a forged source to a new interface of this thread's network namespace.
+/// It is removed together with the interface.
 pub(crate) fn put_source_filter(program: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let mut hook = source_hook(program, index);
     hook.create().and_then(|_| hook.attach()).map(drop).map_err(io::Error::other)
@@ -140,7 +144,7 @@ fn source_hook(program: BorrowedFd<'_>, index: u32) -> TcHook {
     hook
 }
 
-/// The number of Leno's program on an interface of this thread's namespace; `any` is any descriptor.
+/// The id of Leno's program on an interface of this thread's network namespace. `any` is any descriptor.
 fn ours(any: BorrowedFd<'_>, index: u32, at: Direction) -> Option<u32> {
     let id = hook(any, index, at).query().ok()?;
     let is_ours = |name: &str| name.starts_with(OURS);
@@ -148,10 +152,11 @@ fn ours(any: BorrowedFd<'_>, index: u32, at: Direction) -> Option<u32> {
     loaded.find(|one| one.id == id && is_ours(&one.name.to_string_lossy())).map(|one| one.id)
 }
 
-/// Detaches the filters of these interfaces that are noted among the pins. One that cannot be detached keeps no other.
+/// Detaches the noted filters of the interfaces for which `is_over` is true. If one cannot be detached, the others
+/// still are.
 ///
 /// # Errors
-/// The first reason why some cannot; their notes stay.
+/// The first reason why one cannot be detached; its note stays.
 pub(super) fn detach_of(directory: &Path, is_over: impl Fn(u32) -> bool) -> Result<(), Error> {
     let noted = Filters::noted(directory)?.into_iter().filter(|one| is_over(one.index));
     let failed: Vec<Error> = noted.filter_map(|one| one.detach(directory).err()).collect();

@@ -1,4 +1,4 @@
-//! The IPv6 addresses that flows have as numbers.
+//! The IPv6 addresses of workloads; flows contain only a number for each.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,25 +9,27 @@ use super::{Flows, Maps};
 use crate::batch;
 use crate::error::Error;
 
-/// Finds a workload's own IPv6 address by the number that its flows have.
+/// Finds a workload's IPv6 address by the number that its flows contain, a hash.
 ///
-/// Programs note every address that frames come from, and a workload may send from any that it likes: it can fill the map of
-/// those, and find an address with the number of another workload's. So the map serves for what is known in no other way.
+/// Programs store the address of every frame. As a workload may send from any address, it can fill that map, or find an
+/// address with the same hash as another workload's. So that map is only used for addresses that are not known from the
+/// names of workloads.
 #[derive(Clone, Debug, Default)]
 pub struct WorkloadAddresses {
-    /// The addresses of named workloads, and those that are the same everywhere.
+    /// The addresses of named workloads, and the loopback and unspecified addresses.
     certain: BTreeMap<u32, IpAddr>,
+    /// The addresses that programs have stored.
     noted: BTreeMap<u32, IpAddr>,
 }
 
 impl WorkloadAddresses {
-    /// The address; `None` if it is not known, or not any more.
+    /// The address; `None` if it is not known, or if its entry was evicted.
     #[must_use]
     pub fn get(&self, number: u32) -> Option<IpAddr> {
         self.certain.get(&number).or_else(|| self.noted.get(&number)).copied()
     }
 
-    /// Whether no frame can have made it another one.
+    /// Whether the address for this number is certain, so that no frame can have forged it.
     #[must_use]
     pub fn is_certain(&self, number: u32) -> bool {
         self.certain.contains_key(&number)
@@ -35,7 +37,7 @@ impl WorkloadAddresses {
 }
 
 impl Flows {
-    /// The IPv6 addresses of workloads by the numbers that flows have.
+    /// The IPv6 addresses of workloads by their numbers in flows.
     ///
     /// # Errors
     /// If a map cannot be read.
@@ -78,7 +80,7 @@ mod tests {
                 locals.update(&key, &value, MapFlags::ANY).unwrap();
             };
             let [victim, link, forged] = ["fd89::2", "fe80::2", "2001:db8::1"].map(ip);
-            // Before the workload is named what frames said is all that is known.
+            // Before the workload is named, only the stored addresses of frames are known.
             note(local_of(victim), forged);
             note(local_of(link), link);
             note(local_of(ip("::1")), forged);
@@ -94,9 +96,9 @@ mod tests {
                 assert_eq!(locals.get(local_of(at)), Some(at));
                 assert_eq!(locals.is_certain(local_of(at)), certain, "{at}");
             }
-            // Numbers are of IPv6 alone.
+            // IPv4 addresses have no number.
             assert_eq!(locals.get(local_of(ip("10.9.0.2"))), None);
-            // More made-up addresses than are kept.
+            // More made-up addresses than the map can store.
             for sender in 0..8_192u32 {
                 let at = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 1, sender as u16]);
                 note(local_of(at), at);

@@ -1,8 +1,9 @@
-//! Takes over what programs of an earlier layout have counted.
+//! Copies what programs of an earlier layout have counted into the maps of this build.
 //!
-//! Sums, names and sockets have had one form since layout 2. Up to layout 3 a flow had 112 bytes: its table is read, and what it
-//! holds entered into one of today's form. Since layout 3 counters and settings are longer arrays: new ones are made and filled
-//! before the programs are replaced, and what the old programs still counted until then is added after.
+//! The maps of sums, names and sockets have not changed since layout 2. In layouts 2 and 3 a flow has 112 bytes: their
+//! table is read, and its flows are added to a new table. In layout 2 the arrays of counters and settings are shorter:
+//! new ones are created and filled before the programs are replaced, and what the old programs count until then is
+//! added afterwards.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ const TOTALS_2: [&str; 7] = [
 /// The bytes of a flow in layouts 2 and 3.
 const EARLIER_FLOW: u32 = 112;
 
-/// Whether pins with this note can be taken over.
+/// Whether this build can use, or convert, pins whose note `layout` has this text.
 pub(super) fn is_known(layout: &str) -> bool {
     layout == FLOW_LAYOUT.to_string() || ["2", "3"].contains(&layout)
 }
@@ -39,30 +40,30 @@ pub(super) fn is_known(layout: &str) -> bool {
 /// Whether a map has the form of an earlier layout.
 type IsEarlier = fn(&MapHandle) -> bool;
 
-/// The maps that had another form in one.
+/// The maps whose form differs in an earlier layout.
 const FORMS: [(&str, IsEarlier); 4] = [
     (TABLE, |map| map.value_size() == EARLIER_FLOW),
-    // There beside the other if a process that carried flows over to another size was killed.
+    // Exists beside the other if a process was killed while it copied flows to a table of another size.
     (NEXT_TABLE, |map| map.value_size() == EARLIER_FLOW),
     ("totals", |map| map.max_entries() as usize == TOTALS_2.len()),
     ("control", |map| (map.max_entries() as usize) < FLOW_SETTINGS.len()),
 ];
 
-/// What has another form in another layout, set aside so that the loader makes new ones: its pins have another name until all
-/// that is in them was taken over. So a process that is killed meanwhile loses nothing: the next one begins again.
+/// The maps of another layout. Their pins are renamed, so that the loader creates new maps, and removed only when
+/// everything was copied. So nothing is lost if this process is killed: the next one begins again.
 pub(super) struct SetAsideMaps {
     tables: Vec<MapHandle>,
     totals: Option<MapHandle>,
     control: Option<MapHandle>,
-    /// Of `totals`, when the new array was filled.
+    /// The values of `totals` when the new array was filled.
     copied: [u64; TOTALS_2.len()],
 }
 
 impl SetAsideMaps {
-    /// Sets it aside; `None` if the pins have the layout of this build, or there are none.
+    /// Renames the pins of such maps. `None` if the pins have the layout of this build, or if there are none.
     pub(super) fn set_aside(directory: &Path) -> Result<Option<Self>, Error> {
         if !["2", "3"].contains(&pins::read_note(directory, "layout").as_str()) {
-            // A process that had taken over everything may have been killed before it removed them.
+            // A process may have been killed after it had copied everything, before it removed the renamed pins.
             remove_earlier(directory)?;
             return Ok(None);
         }
@@ -74,24 +75,24 @@ impl SetAsideMaps {
             *map = open(&pin)?.filter(is_earlier);
             match map {
                 Some(_) => renames.push((pin, aside)),
-                // A process that was killed may have set it aside.
+                // A process that was killed may have renamed it already.
                 None => *map = open(&aside)?,
             }
         }
-        // Nothing is renamed before all of them are open.
+        // Renames nothing unless all of them could be opened.
         renames.iter().try_for_each(|(from, to)| rename(from, to))?;
         let [table, next, totals, control] = maps;
         let tables = [table, next].into_iter().flatten().collect();
         Ok(Some(Self { tables, totals, control, copied: [0; TOTALS_2.len()] }))
     }
 
-    /// How many flows the table could hold; `None` if there is none of the earlier form.
+    /// How many flows the earlier table could hold; `None` if no table has an earlier layout.
     pub(super) fn room_for_flows(&self) -> Option<u32> {
         self.tables.iter().map(MapHandle::max_entries).max()
     }
 
-    /// Fills what has the form of this build, before any program uses it. A process that was killed may have filled it already,
-    /// and its programs may have counted there: what is greater stays.
+    /// Fills the new maps before any program uses them. If a process that was killed has filled them already, its
+    /// programs may have counted in them, so a counter that is greater than the earlier one stays.
     pub(super) fn fill(&mut self, directory: &Path) -> Result<(), Error> {
         if let Some(before) = &self.control {
             let control = opened(&pins::map_path(directory, "control"))?;
@@ -106,14 +107,15 @@ impl SetAsideMaps {
         self.enter_flows(directory)
     }
 
-    /// Adds what was counted since it was filled. Once no program counts in the old array any more, this is exact, but for what
-    /// the new programs count in the microsecond between the reading of a counter and its writing.
+    /// Adds what the old programs have counted since `fill`. It is exact once no program uses the old array, except for
+    /// what the new programs count in the microsecond between reading and writing a counter.
     pub(super) fn add_rest(&mut self, directory: &Path) -> Result<(), Error> {
         self.move_totals(directory, |there, now, copied| there + now.saturating_sub(copied))?;
         self.enter_flows(directory)
     }
 
-    /// Sets each counter to a sum of what is there, of the earlier one now, and of that when it was filled.
+    /// Sets each new counter to a sum of its present value, the earlier counter's value now, and that value at the time
+    /// of `fill`.
     fn move_totals(
         &mut self,
         directory: &Path,
@@ -137,7 +139,7 @@ impl SetAsideMaps {
         Ok(())
     }
 
-    /// Enters the flows that are not in the table of this build, or have changed since they were entered.
+    /// Adds the flows that are not in the new table, or are newer than there.
     fn enter_flows(&self, directory: &Path) -> Result<(), Error> {
         let open = |name| opened(&pins::map_path(directory, name));
         let [flows, locals] = [open(TABLE)?, open("locals")?];
@@ -153,7 +155,7 @@ impl SetAsideMaps {
     }
 }
 
-/// Gives what is set aside its name again, in place of new ones.
+/// Renames the maps of the earlier layout back, in place of the new ones.
 pub(super) fn put_back(directory: &Path) -> Result<(), Error> {
     for (name, _) in FORMS {
         let aside = earlier_path(directory, name);
@@ -164,12 +166,12 @@ pub(super) fn put_back(directory: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what is set aside, once the note says that everything was taken over.
+/// Removes the maps of the earlier layout, once the note `layout` says that everything was copied.
 pub(super) fn remove_earlier(directory: &Path) -> Result<(), Error> {
     FORMS.iter().try_for_each(|(name, _)| pins::remove(&earlier_path(directory, name)))
 }
 
-/// Where a map of an earlier form is pinned while it is taken over.
+/// The pin of a map of an earlier layout while it is copied.
 fn earlier_path(directory: &Path, name: &str) -> PathBuf {
     pins::map_path(directory, &format!("{name}_earlier"))
 }
@@ -192,7 +194,7 @@ fn enter(
     flows.update(key, &flow.to_bytes(), MapFlags::ANY).map_err(Error::bpf(ACTION))
 }
 
-/// A flow as layouts 2 and 3 had it, with the socket's own address.
+/// Converts a flow of layouts 2 and 3; returns it with the workload's address.
 fn flow_of(bytes: &[u8]) -> Option<(Flow, SocketAddr)> {
     let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -232,7 +234,7 @@ fn flow_of(bytes: &[u8]) -> Option<(Flow, SocketAddr)> {
     Some((flow.with_bytes(long(48)?, long(56)?), local))
 }
 
-/// What fails, in errors.
+/// What failed, for errors.
 const ACTION: &str = "take over the counters of another layout";
 
 fn opened(pin: &Path) -> Result<MapHandle, Error> {
@@ -260,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Makes a map and pins it in place of another one.
+    /// Creates a map and pins it in place of another one.
     fn pin_map(directory: &Path, name: &str, kind: MapType, sizes: [u32; 3]) -> MapHandle {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -363,7 +365,7 @@ mod tests {
             assert!(flows.pairs().unwrap().contains(&(pair, sums)));
             assert_eq!(flows.capacity().unwrap(), 128);
             assert_taken_over(&flows);
-            // Layout 3 had such flows as well, and today's counters.
+            // Layout 3 has flows of the same form, but this build's counters.
             pin_table(&directory, "flows");
             pins::write_note(&directory, "layout", "3").unwrap();
             drop(flows);
@@ -372,7 +374,7 @@ mod tests {
             assert_eq!(flows.totals().unwrap(), totals);
             assert_eq!(flows.capacity().unwrap(), 128);
             assert_taken_over(&flows);
-            // A process that is killed right before it notes the layout leaves a table of today's form.
+            // A process that is killed right before it writes the layout leaves a table of this build's form.
             pins::write_note(&directory, "layout", "3").unwrap();
             drop(flows);
             let (flows, found) = Flows::attach(root, "migrate", group, sizes).unwrap();
@@ -401,7 +403,7 @@ mod tests {
                 let totals = flows.totals().unwrap();
                 [totals.added, totals.unlisted, totals.removed]
             };
-            // After it had set aside some, and had made nothing.
+            // Killed after some maps were renamed, and before any was created.
             set_back(flows);
             pin_table(&directory, "flows_earlier");
             pins::remove(&pins::map_path(&directory, "flows")).unwrap();
@@ -413,8 +415,8 @@ mod tests {
             assert_taken_over(&flows);
             assert_eq!(numbers(&flows), [10, 11, 16]);
             assert!(!is_aside(&directory));
-            // After it had made the new ones, and before it had filled them. The counters are filled already, and its programs
-            // have counted on in one of them.
+            // Killed after the new maps were created, and before the table was filled. The counters are filled already,
+            // and the new programs have counted on in one of them.
             set_back(flows);
             pin_table(&directory, "flows_earlier");
             pin_array(&directory, "totals_earlier", 8, 7, 10);
@@ -425,7 +427,7 @@ mod tests {
             assert_taken_over(&flows);
             assert_eq!(numbers(&flows), [12, 11, 16]);
             assert!(!is_aside(&directory));
-            // After it had written the note.
+            // Killed after the layout was written.
             pin_table(&directory, "flows_earlier");
             flows.table().unwrap().delete(&77u64.to_ne_bytes()).unwrap();
             drop(flows);
@@ -450,7 +452,7 @@ mod tests {
             let link = pins::link_path(&directory, "leno_flow_sockops");
             let elsewhere = pins::link_path(&directory, "elsewhere");
             rename(&link, &elsewhere).unwrap();
-            // Without a link, or a cgroup, the programs can be put nowhere.
+            // The programs can be attached to nothing without a link or a cgroup.
             attach::put_in_place(&directory, None, sizes.capacities()).unwrap_err();
             assert!(!is_aside(&directory));
             assert_eq!(pins::read_note(&directory, "layout"), "2");
@@ -461,7 +463,7 @@ mod tests {
                 let map = opened(&pins::map_path(&directory, name)).unwrap();
                 assert_eq!(map.max_entries(), entries, "{name}");
             }
-            // Nor is anything renamed if one of them cannot be opened: this is no map.
+            // Nothing is renamed either if one of the maps cannot be opened, as this, which is no map.
             let control = pins::map_path(&directory, "control");
             let before = pins::map_path(&directory, "control_before");
             rename(&control, &before).unwrap();

@@ -1,7 +1,8 @@
-//! The interfaces whose frames are counted: each has a link to both programs, at the end that is outside of the workload's
-//! network namespace; or filters, where the kernel has no such links.
+//! Counts the frames of interfaces: at the end of an interface that is outside of the workload's network namespace,
+//! each of the two programs is attached by a link; by a filter if the kernel has no such links.
 //!
-//! The programs are pinned as well as their links: an interface that comes later gets the ones that run.
+//! The programs are pinned as well as the links, so that an interface that is enrolled later gets the programs that are
+//! attached to the others.
 #![expect(unsafe_code, reason = "tcx links of a pinned program, and if_nametoindex(3)")]
 
 use std::collections::BTreeSet;
@@ -18,22 +19,23 @@ use super::filters::{self, Direction, Filters};
 use crate::error::Error;
 use crate::{features, netns, pins};
 
-/// A program and where it is attached. What a workload sends arrives at the outer end of its interface.
+/// A program and the direction to which it is attached. What a workload sends arrives at the outer end of its
+/// interface, so it is ingress there.
 const PROGRAMS: [(&str, Direction); 2] =
     [("leno_flow_sent", Direction::Ingress), ("leno_flow_received", Direction::Egress)];
 
 /// An interface whose frames are those of one workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadInterface {
-    /// The network namespace of the interface, as a file. All ports of one owner are in the same one.
+    /// The network namespace of the interface's outer end, as a file. It is the same for all interfaces of one owner.
     pub netns: PathBuf,
-    /// The interface.
+    /// The name of the interface.
     pub name: String,
 }
 
 impl WorkloadInterface {
-    /// Attaches the programs, in place of those of an earlier interface with the same number; what an earlier process
-    /// attached to this one stays. Returns the number.
+    /// Attaches the programs. Links of an earlier interface with the same index are replaced; links that an earlier
+    /// process has attached to this interface stay. Returns the index.
     pub(super) fn attach(&self, directory: &Path) -> Result<u32, Error> {
         let action = || format!("count the frames of {}", self.name);
         let netns = File::open(&self.netns).map_err(Error::io(action()))?;
@@ -42,7 +44,7 @@ impl WorkloadInterface {
             let index = index_of(&self.name).map_err(Error::io(action()))?;
             let by_filters = !features::has_tcx();
             if by_filters {
-                // Before they are attached, so that a process that is killed leaves none behind.
+                // Noted before the filters are attached, so that they are found even if this process is killed.
                 Filters::of(&self.netns, index).note(directory)?;
             }
             for (name, at, pin) in programs {
@@ -63,15 +65,15 @@ impl WorkloadInterface {
         };
         let index = netns::within(&netns, attach).map_err(Error::io(action()))??;
         if features::has_tcx() {
-            // Those of a process that was told to use filters would count each frame once more.
+            // An earlier process may have used filters; with both, each frame would be counted twice.
             detach_filters(directory, index)?;
         }
         Ok(index)
     }
 }
 
-/// Attaches a program to the loopback interface of a namespace that ends soon. Returns what stands in for tcx, if the kernel
-/// has none.
+/// Attaches a program to the loopback interface of a network namespace that will end soon. Returns the replacement that
+/// was used if the kernel has no tcx.
 pub(crate) fn try_frames(
     program: BorrowedFd<'_>,
     netns: &File,
@@ -96,7 +98,7 @@ pub(super) fn detach(directory: &Path, index: u32) -> Result<(), Error> {
     PROGRAMS.iter().try_for_each(|(name, _)| pins::detach(&link_path(directory, index, name)))
 }
 
-/// Detaches from all interfaces but these.
+/// Detaches the programs from all interfaces except these.
 pub(super) fn detach_others(directory: &Path, kept: &BTreeSet<u32>) -> Result<(), Error> {
     filters::detach_of(directory, |index| !kept.contains(&index))?;
     let kept: BTreeSet<PathBuf> = kept
@@ -110,7 +112,7 @@ pub(super) fn detach_others(directory: &Path, kept: &BTreeSet<u32>) -> Result<()
         .try_for_each(|(path, _)| pins::detach(path))
 }
 
-/// The interfaces with filters, each with its programs and their numbers.
+/// The interfaces that have filters: each with the name of a program and the program's id.
 pub(crate) fn filtered(directory: &Path) -> Result<Vec<(u32, &'static str, u32)>, Error> {
     let mut all = Vec::new();
     for filters in Filters::noted(directory)? {
@@ -123,20 +125,21 @@ pub(crate) fn filtered(directory: &Path) -> Result<Vec<(u32, &'static str, u32)>
     Ok(all)
 }
 
-/// What has another program now.
+/// What got another program.
 pub(super) enum ReplacedHook {
     Link(Link),
     Filter(Filters, Direction),
 }
 
-/// Whether this link is still at the interface. That of an interface that has gone has the number 0.
+/// Whether a link is attached to the interface with this index. If its interface was removed, the kernel reports the
+/// index 0.
 fn is_at(link: &Path, index: u32) -> bool {
     let info = Link::open(link).and_then(|link| link.info());
     info.is_ok_and(|info| matches!(info.info, LinkTypeInfo::Tcx(port) if port.ifindex == index))
 }
 
-/// Puts the programs of an object in the place of those that are pinned, and of those at every interface. Calls `replaced`
-/// with each link or filter, and the program that it had before.
+/// Replaces the pinned programs, and those at every interface, by the programs of an object. Calls `replaced` with each
+/// link or filter and its previous program.
 pub(super) fn replace(
     object: &Object,
     directory: &Path,
@@ -154,7 +157,7 @@ pub(super) fn replace(
             let mut link = Link::open(path).map_err(Error::bpf(action()))?;
             let info = link.info().map_err(Error::bpf(action()))?;
             if matches!(&info.info, LinkTypeInfo::Tcx(port) if port.ifindex == 0) {
-                // The interface has gone.
+                // The interface was removed.
                 continue;
             }
             let before = Program::fd_from_id(info.prog_id).map_err(Error::bpf(action()))?;
@@ -201,7 +204,7 @@ pub(crate) fn index_of(interface: &str) -> io::Result<u32> {
     }
 }
 
-/// A link that has no wrapper: libbpf-rs makes links of programs that it has loaded itself.
+/// A link that was created without libbpf-rs, which only creates links of programs that it has loaded itself.
 #[derive(Debug)]
 pub(crate) struct RawLink(OwnedFd);
 
@@ -215,7 +218,7 @@ impl RawLink {
     }
 }
 
-/// Links a program to what the workload of an interface sends.
+/// Attaches a program by a link to the frames that the workload of an interface sends.
 pub(crate) fn link_to_sent(program: BorrowedFd<'_>, interface: u32) -> io::Result<RawLink> {
     link_at(program, interface, Direction::Ingress)
 }

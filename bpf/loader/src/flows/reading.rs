@@ -1,8 +1,8 @@
-//! Reading open connections: the file whose reading has the kernel visit their sockets, and where it is read.
+//! Reads open connections: reading a pinned file makes the kernel visit sockets.
 //!
 //! ```text
-//!   usual            read_leno_flow_read       read once: every tracked socket of the machine
-//!   Linux 7.0 on     read_leno_flow_read_tcp   read once in each namespace that a note `namespace_<key>` leads to
+//!   usual            read_leno_flow_read       read once: every accounted socket of the machine
+//!   Linux 7.0 on     read_leno_flow_read_tcp   read once in each network namespace that has a note `namespace_<key>`
 //! ```
 
 use std::fs::File;
@@ -18,15 +18,15 @@ use super::attach::missing;
 use crate::error::Error;
 use crate::{features, pins};
 
-/// The program that visits tracked sockets, and the one that visits the TCP sockets of a namespace.
+/// The program that visits all accounted sockets, and the one that visits the TCP sockets of one network namespace.
 const STORAGE: &str = "leno_flow_read";
 const NAMESPACE: &str = "leno_flow_read_tcp";
-/// What the names of notes of enrolled namespaces begin with.
+/// The prefix of the names of notes on enrolled network namespaces.
 const NOTE: &str = "namespace_";
-/// Most bytes of a read of the iterator, which writes none.
+/// Size of the buffer for reading the iterator's output, which is always empty.
 const READ_SIZE: usize = 4096;
 
-/// Leaves out the program that is not read on this kernel.
+/// Excludes the program that this kernel does not need from loading.
 pub(super) fn choose(object: &mut OpenObject) {
     let over = if features::has_safe_storage_iterator() { NAMESPACE } else { STORAGE };
     for mut program in object.progs_mut().filter(|program| program.name() == over) {
@@ -34,7 +34,7 @@ pub(super) fn choose(object: &mut OpenObject) {
     }
 }
 
-/// Pins the file that is read under a name of its own.
+/// Attaches the iterator and pins it under a temporary name; returns its path.
 pub(super) fn pin_next(object: &Object, directory: &Path) -> Result<PathBuf, Error> {
     let path = directory.join("next_reader");
     pins::remove(&path)?;
@@ -54,20 +54,20 @@ fn attach(object: &Object) -> Result<Link, Error> {
     link.map_err(Error::bpf(format!("attach {}", name())))
 }
 
-/// Has the file at `next` be the one that is read.
+/// Makes the iterator at `next` the one that is read, and removes the previous one.
 pub(super) fn put_in_place(next: &Path, directory: &Path) -> Result<(), Error> {
     super::attach::rename(next, &path_of(directory, name()))?;
     let other = if name() == STORAGE { NAMESPACE } else { STORAGE };
     pins::remove(&path_of(directory, other))
 }
 
-/// Whether a file that is read is among the pins.
+/// Whether an iterator is pinned in this directory.
 pub(super) fn is_pinned(directory: &Path) -> bool {
     [STORAGE, NAMESPACE].iter().any(|name| path_of(directory, name).symlink_metadata().is_ok())
 }
 
-/// Notes where an enrolled namespace is, if each is read by itself. The note outlives its withdrawal, since connections that
-/// are open then stay accounted for, and ends after the namespace.
+/// Stores where an enrolled network namespace is, if this kernel needs a read in each. The note is not removed when the
+/// namespace is withdrawn, since open connections are still accounted for. It is removed after the namespace has ended.
 pub(super) fn note(directory: &Path, key: u64, netns: &Path) -> Result<(), Error> {
     if features::has_safe_storage_iterator() {
         return Ok(());
@@ -80,14 +80,14 @@ pub(super) fn note(directory: &Path, key: u64, netns: &Path) -> Result<(), Error
     pins::write_note(directory, &format!("{NOTE}{key}"), &netns.to_string_lossy())
 }
 
-/// Names and targets of the notes.
+/// The names of the notes, and the paths in them.
 fn noted(directory: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     let all = pins::entries(directory)?.into_iter();
     let names = all.map(|path| pins::file_name(&path)).filter(|name| name.starts_with(NOTE));
     Ok(names.map(|name| (name.clone(), pins::read_note(directory, &name).into())).collect())
 }
 
-/// Has the kernel visit every open socket.
+/// Makes the kernel visit every open socket.
 pub(super) fn read(directory: &Path) -> Result<(), Error> {
     let action = "read the open connections";
     let by_namespace = path_of(directory, NAMESPACE);
@@ -98,15 +98,15 @@ pub(super) fn read(directory: &Path) -> Result<(), Error> {
     read.map_err(Error::io(action))
 }
 
-/// Reads the file in each namespace: the kernel visits the sockets of that in which it is opened.
+/// Reads the file in each network namespace: the kernel visits the sockets of the one in which the file is opened.
 fn read_each(path: &Path, noted: &[(String, PathBuf)]) -> io::Result<()> {
     let inside = || {
         for (_, netns) in noted {
-            // It may have ended, and with it its connections.
+            // The namespace may have ended, and its connections with it.
             let Ok(netns) = File::open(netns) else { continue };
             match setns(netns, CloneFlags::CLONE_NEWNET) {
                 Ok(()) => read_at(path)?,
-                // The name is left of one that has ended.
+                // The file of an ended namespace still exists, but is no namespace any longer.
                 Err(nix::errno::Errno::EINVAL) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -123,7 +123,7 @@ fn read_at(path: &Path) -> io::Result<()> {
         match file.read(&mut written) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
-            // After a million sockets the kernel has the caller read on.
+            // After a million sockets the kernel returns EAGAIN, and the caller must read again.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -131,12 +131,12 @@ fn read_at(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The program of this kernel.
+/// The name of the program that this kernel needs.
 fn name() -> &'static str {
     if features::has_safe_storage_iterator() { STORAGE } else { NAMESPACE }
 }
 
-/// The file's name is not that of a link, since it is attached to nothing that could go.
+/// The name does not begin with `link_`: it is attached to nothing that may disappear.
 fn path_of(directory: &Path, program: &str) -> PathBuf {
     directory.join(format!("read_{program}"))
 }

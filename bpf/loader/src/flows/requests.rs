@@ -1,4 +1,5 @@
-//! The rows of requests, which the kernel keeps and no program writes.
+//! Rows of requests that proxies have counted. They are kept in a kernel map, so that they outlive processes; no
+//! program writes them.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use crate::batch;
 use crate::error::Error;
 
 impl Flows {
-    /// The rows of requests; none in pins of a version that has none.
+    /// The rows of requests; none if the pins are of a version without such rows.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -29,7 +30,7 @@ impl Flows {
         Ok(all)
     }
 
-    /// Writes a row of requests, in place of the one with this key.
+    /// Writes a row of requests, or replaces the one with this key.
     ///
     /// # Errors
     /// If the kernel refuses, for example because the map is full.

@@ -1,4 +1,4 @@
-//! Samples of payload, and the rows of requests that are read from them.
+//! Samples of payload, and the rows of requests that user space reads from them.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -13,35 +13,35 @@ use super::{Flows, Maps, attach, delete, update};
 use crate::error::Error;
 use crate::{batch, pins};
 
-/// Bytes of samples that may wait for their reader: 7,000 samples.
+/// Size of the ring of samples in bytes: about 7,000 samples may wait for their reader.
 pub(super) const RING: u32 = 4 << 20;
-/// What stands in for it until payload is first sampled.
+/// Its size until payload is first sampled.
 pub(super) const NO_RING: u32 = 64 << 10;
-/// Most samples that are taken at once, so that a reader that is slower than the programs does not only take.
+/// Most samples that are read in one call, so that a reader that is slower than the programs gets to process them.
 const BATCH: usize = 8192;
 const READ: &str = "read samples of payload";
 
-/// How many samples there were.
+/// How many samples were written and lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleCounts {
-    /// Those that wait, or were read.
+    /// Samples that were written to the ring.
     pub written: u64,
-    /// Those that were lost: their reader was too slow, or the table of flows had no room.
+    /// Samples that were lost: the ring was full because the reader was too slow, or the flow was not in the table.
     pub lost: u64,
 }
 
-/// Where the samples are. They have one reader: the process that enrols.
+/// The directory of the pinned ring of samples. The ring has one reader: the process that enrols workloads.
 #[derive(Clone, Debug)]
 pub struct SamplesAt(PathBuf);
 
-/// The reader, for one thread.
+/// The reader of the ring, for one thread.
 pub struct SampleReader {
     ring: RingBuffer<'static>,
     read: Rc<RefCell<Vec<FlowSample>>>,
 }
 
 impl SamplesAt {
-    /// Opens them.
+    /// Opens the ring for reading.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -59,7 +59,7 @@ impl SamplesAt {
         Ok(SampleReader { ring: builder.build().map_err(Error::bpf(READ))?, read })
     }
 
-    /// How many there were.
+    /// How many samples were written and lost.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -77,15 +77,15 @@ impl SamplesAt {
 }
 
 impl SampleReader {
-    /// Those that wait, oldest first; waits for this long at most while there are few.
+    /// Returns the samples that wait, oldest first. If only few do, first waits for at most this time.
     ///
     /// # Errors
     /// If the ring cannot be read.
     pub fn take(&mut self, wait: Duration) -> Result<Vec<FlowSample>, Error> {
-        // The kernel wakes a reader only when many wait, so that each costs less.
+        // Fewer wake-ups make each sample cheaper, so the kernel wakes a reader only if many samples wait.
         for taken in [self.ring.poll(wait), self.ring.consume()] {
             match taken {
-                // As many as are taken at once; or a signal came.
+                // `BATCH` samples were read, or a signal arrived.
                 Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => {}
                 taken => taken.map_err(Error::bpf(READ))?,
             }
@@ -95,7 +95,7 @@ impl SampleReader {
 }
 
 impl Flows {
-    /// Has payload of a workload's frames sampled, or not.
+    /// Switches the sampling of payload of a workload's frames on or off.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -108,14 +108,14 @@ impl Flows {
         self.set_cap_of(workload, &cap)
     }
 
-    /// Makes room for samples, and returns where they are.
+    /// Enlarges the ring of samples if it has not been used yet, and returns where it is.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn samples(&self) -> Result<SamplesAt, Error> {
         if self.capacities()?.sample_bytes != RING {
             let _lock = self.lock_pins()?;
-            // Another process may have given the table another size until it let go of the lock.
+            // Another process may have changed the size of the table before it released the lock.
             let capacities =
                 super::sizes::MapCapacities { sample_bytes: RING, ..self.capacities()? };
             attach::put_in_place(&self.directory, None, capacities)?;
@@ -123,7 +123,7 @@ impl Flows {
         Ok(SamplesAt(self.directory.clone()))
     }
 
-    /// How many samples there were; none in pins of a version that takes none.
+    /// How many samples were written and lost; zeros if the pins are of a version that takes none.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -134,7 +134,7 @@ impl Flows {
         }
     }
 
-    /// The rows of requests that were read from samples; none in pins of a version that has none.
+    /// The rows of requests that were read from samples; none if the pins are of a version without such rows.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -150,7 +150,7 @@ impl Flows {
         Ok(all)
     }
 
-    /// Writes a row of requests, in place of the one with this key.
+    /// Writes a row of requests, or replaces the one with this key.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -1,5 +1,5 @@
-//! Whether the flow programs of this build count right on this kernel: one connection, in namespaces and a control
-//! group of its own.
+//! Tests whether the flow programs of this build count correctly on this kernel: with one connection, in a network
+//! namespace and a control group of its own.
 #![expect(unsafe_code, reason = "an interface is brought up by ioctl(2)")]
 
 use std::fs;
@@ -22,14 +22,14 @@ use crate::error::Error;
 const BYTES: usize = 1000;
 /// Longest wait for the kernel to end the connection; it takes microseconds.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Where file systems are mounted, in a mount namespace of the test's own.
+/// The mount point of a tmpfs for the file systems of the test, in a mount namespace of its own.
 const PLACE: &str = "/dev";
 
-/// Has the programs account for one connection, and compares. Moves this process into a control group of its own
-/// meanwhile, so it is for processes that do nothing else at the time.
+/// Lets the programs account for one connection, and compares the result. This process is in another control group
+/// meanwhile, so call it only if nothing else runs in the process.
 ///
 /// # Errors
-/// If the kernel refuses something, or the programs have counted something else.
+/// If the kernel refuses something, or if the programs have counted something unexpected.
 pub fn self_test() -> Result<(), Error> {
     let inside = || {
         let groups = own_namespaces().map_err(Error::io("make namespaces for the self-test"))?;
@@ -44,8 +44,8 @@ pub fn self_test() -> Result<(), Error> {
     thread::scope(|scope| scope.spawn(inside).join().expect("the self-test does not panic"))
 }
 
-/// Moves this thread into mount and network namespaces of its own, with a cgroup2 and a bpffs. Returns where the
-/// former is.
+/// Moves this thread into new mount and network namespaces, and mounts a cgroup2 and a bpffs. Returns the path of the
+/// cgroup2.
 pub(super) fn own_namespaces() -> io::Result<PathBuf> {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)?;
     let (none, place) = (None::<&str>, Path::new(PLACE));
@@ -72,7 +72,7 @@ fn bring_up_loopback() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Runs a test in namespaces of its own, with a control group and a place for pins; does nothing without root.
+/// Runs a test in new namespaces, with a control group and a directory for pins; does nothing without root.
 #[cfg(test)]
 pub(super) fn apart(name: &str, test: impl FnOnce(&Path, &PinRoot) + Send) {
     if !crate::tests::has_root() {
@@ -87,7 +87,7 @@ pub(super) fn apart(name: &str, test: impl FnOnce(&Path, &PinRoot) + Send) {
     thread::scope(|scope| scope.spawn(run).join().unwrap());
 }
 
-/// This process in a control group of its own; it goes back when this is dropped.
+/// This process in a control group of its own; dropping this moves the process back.
 struct Moved {
     group: PathBuf,
     came_from: PathBuf,
@@ -133,12 +133,12 @@ fn compare(flows: &Flows) -> Result<(), Error> {
     }
 }
 
-/// Opened, established, ended, sent, received.
+/// The expected counts for each end: connections opened, established and ended, bytes sent and received.
 fn expected() -> [u64; 5] {
     [1, 1, 1, BYTES as u64, BYTES as u64]
 }
 
-/// What was counted for the client's end and for the server's.
+/// The counts of the client's end and of the server's end.
 fn counted(flows: &Flows) -> Result<[[u64; 5]; 2], Error> {
     let mut all = [[0; 5]; 2];
     for (pair, sums) in flows.pairs()? {
@@ -153,7 +153,7 @@ fn counted(flows: &Flows) -> Result<[[u64; 5]; 2], Error> {
     Ok(all)
 }
 
-/// One connection over loopback, closed in order.
+/// Makes one connection over loopback, sends in both directions, and closes it in order.
 fn talk() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;

@@ -1,4 +1,4 @@
-//! The sizes that the operator chooses, and the kernel memory that they take.
+//! The sizes of maps that the operator chooses, and the kernel memory that they need.
 
 use leno_bpf_abi::flow::{Flow, FlowEvent};
 use libbpf_rs::{MapHandle, MapType};
@@ -11,16 +11,16 @@ pub const MAX_FLOWS: u32 = 1 << 20;
 /// Most events that may wait for their reader.
 pub const MAX_EVENTS: u32 = 1 << 20;
 
-/// What the kernel keeps with each entry of an LRU hash table beside its key and value: 48 bytes on 6.18.
+/// Bytes that the kernel stores with each entry of an LRU hash table besides key and value: 48 on Linux 6.18.
 const ENTRY: u64 = 48;
-/// What a bucket of a hash table takes; there is one for each entry, rounded up to a power of two.
+/// Bytes of a bucket of a hash table. The number of buckets is the number of entries, rounded up to a power of two.
 const BUCKET: u64 = 16;
-/// What a ring buffer keeps with each record.
+/// Bytes that a ring buffer stores with each record.
 const HEADER: u64 = 8;
-/// The smallest ring buffer is a page, and the largest page is of 64 KiB.
+/// The least size of a ring buffer: one page, of 64 KiB on some architectures.
 const LEAST_RING: u64 = 64 * 1024;
 
-/// How many flows and events are kept.
+/// How many flows the table may hold, and how many events may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSizes {
     flows: u32,
@@ -35,7 +35,7 @@ impl Default for FlowSizes {
 }
 
 impl FlowSizes {
-    /// These many flows and events.
+    /// Sizes for this many flows and events.
     ///
     /// # Errors
     /// [`Error::Size`] if one of them is 0 or above its bound, with the memory that it would take.
@@ -51,19 +51,19 @@ impl FlowSizes {
         Ok(Self { flows, events })
     }
 
-    /// Flows of the table.
+    /// How many flows the table may hold.
     #[must_use]
     pub fn flows(self) -> u32 {
         self.flows
     }
 
-    /// Events that may wait.
+    /// How many events may wait for their reader.
     #[must_use]
     pub fn events(self) -> u32 {
         self.events
     }
 
-    /// These sizes, where others are not given.
+    /// These sizes, except those that are given.
     ///
     /// # Errors
     /// As [`FlowSizes::new`].
@@ -71,14 +71,14 @@ impl FlowSizes {
         Self::new(flows.unwrap_or(self.flows), events.unwrap_or(self.events))
     }
 
-    /// What differs from `before`, as [`Flows::resize`](super::Flows::resize) takes it: flows, and events.
+    /// The sizes that differ from `before`, as arguments of [`Flows::resize`](super::Flows::resize): flows, and events.
     #[must_use]
     pub fn since(self, before: Self) -> (Option<u32>, Option<u32>) {
         let flows = (self.flows != before.flows).then_some(self.flows);
         (flows, (self.events != before.events).then_some(self.events))
     }
 
-    /// What the kernel's maps are made with. A ring buffer's size is a power of two.
+    /// The sizes of the kernel's maps. That of a ring buffer is a power of two.
     pub(super) fn capacities(self) -> MapCapacities {
         let bytes = u32::try_from(ring_of(self.events)).expect("the bound on events is far below");
         let sample_bytes = super::samples::NO_RING;
@@ -86,7 +86,7 @@ impl FlowSizes {
     }
 }
 
-/// The sizes of maps.
+/// The sizes of the kernel's maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MapCapacities {
     /// Entries of the table.
@@ -97,7 +97,7 @@ pub(super) struct MapCapacities {
     pub(super) sample_bytes: u32,
 }
 
-/// The kernel memory of a table of so many flows, in bytes.
+/// The kernel memory of a table for this many flows, in bytes.
 #[must_use]
 pub fn memory_of(flows: u32) -> u64 {
     let flows = u64::from(flows);
@@ -105,7 +105,7 @@ pub fn memory_of(flows: u32) -> u64 {
     flows * entry + flows.next_power_of_two() * BUCKET
 }
 
-/// Makes a table of the usual size, and removes it: finds out whether memory limits leave room for it.
+/// Tests whether memory limits allow the table of flows: creates one of the default size, and removes it.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -121,7 +121,7 @@ pub fn try_memory() -> Result<(), Error> {
         .map_err(Error::bpf("make the table of flows in its usual size"))
 }
 
-/// The kernel memory of a ring buffer for so many events, in bytes.
+/// The kernel memory of a ring buffer for this many events, in bytes.
 fn ring_of(events: u32) -> u64 {
     let bytes = u64::from(events) * (HEADER + size_of::<FlowEvent>() as u64);
     bytes.next_power_of_two().max(LEAST_RING)

@@ -1,4 +1,4 @@
-//! Hooks on the real kernel, in a control group and a namespace of the test's own.
+//! Tests hooks of the real kernel, in a control group and a network namespace of the test's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use nix::sched::{CloneFlags, unshare};
 use super::*;
 use crate::tests::has_root;
 
-/// Most instructions that the verifier may follow for a program: kernels give up at a million, and a change
-/// that takes a program near that may be refused by the next kernel.
+/// Most instructions that the verifier may follow for a program. Kernels stop at a million, and the number differs
+/// between kernels, so a program near the limit may be refused by the next one.
 const MOST_INSTRUCTIONS: u32 = 20_000;
 
-/// Whether the kernel has what a program is for.
+/// Whether the kernel has what the program needs.
 fn is_possible(program: &ProgramTrial) -> bool {
     program.program != "leno_flow_drop" || crate::features::drops().lacks().is_none()
 }
 
-/// Runs a test in mount and network namespaces of its own, with the control group that is made for it.
+/// Runs a test in new mount and network namespaces, with a control group that is created for it.
 fn in_group(name: &str, test: impl FnOnce(&Path, &File) + Send) {
     let inside = || {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).unwrap();

@@ -1,4 +1,5 @@
-//! Frames from a builder through the loaded programs (`BPF_PROG_TEST_RUN`): whole, cut anywhere, and mutated.
+//! Runs generated frames through the loaded programs (`BPF_PROG_TEST_RUN`): complete ones, truncated ones and mutated
+//! ones.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +20,12 @@ use crate::tests::has_root;
 
 /// What a program returns so that the next one runs (`TC_ACT_UNSPEC`).
 const NEXT: u32 = u32::MAX;
-/// The loopback interface, from which the kernel has frames of tests come.
+/// The loopback interface. The kernel runs tests as if frames had come from it.
 const LOOPBACK: u32 = 1;
 const CLIENT: [u8; 4] = [10, 9, 0, 1];
 const SERVER: [u8; 4] = [10, 9, 0, 2];
 const ETHERNET: usize = 14;
-/// Where `gso_segs` is in the kernel's `struct __sk_buff`.
+/// The offset of `gso_segs` in the kernel's `struct __sk_buff`.
 const GSO_SEGS: usize = 164;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
@@ -41,7 +42,7 @@ impl Programs {
         programs
     }
 
-    /// The same, and payload is sampled.
+    /// As `load`, and payload of the workload is sampled.
     fn that_sample() -> Self {
         let programs = Self::load();
         let cap = FlowCap { level: 0, budget: 0, cost: 0, samples: 1 };
@@ -50,7 +51,7 @@ impl Programs {
         programs
     }
 
-    /// The samples that were not taken yet.
+    /// The samples since the last call.
     fn samples(&self) -> Vec<FlowSample> {
         let all = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&all);
@@ -78,7 +79,7 @@ impl Programs {
         self.0.maps().find(|map| map.name() == name).unwrap()
     }
 
-    /// Replaces the only flow of the table; what it is then.
+    /// Replaces the only flow of the table by `change` of it; returns the new flow.
     fn change_flow(&self, change: impl FnOnce(Flow) -> Flow) -> Flow {
         let table = self.map("flows");
         let key = table.keys().next().unwrap();
@@ -87,12 +88,12 @@ impl Programs {
         flow
     }
 
-    /// Runs one program for a frame, which must go on as it was.
+    /// Runs one program for a frame, which the program must pass on unchanged.
     fn run(&self, program: (&str, Direction), frame: &[u8]) {
         self.run_with(program, frame, None);
     }
 
-    /// The same for one that stands for so many segments.
+    /// The same for a frame that stands for this many segments (`gso_segs`).
     fn run_as(&self, program: (&str, Direction), frame: &[u8], segments: u32) {
         let mut context = [0; GSO_SEGS + 4];
         context[GSO_SEGS..].copy_from_slice(&segments.to_ne_bytes());
@@ -191,7 +192,7 @@ fn frames() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The kernel takes no shorter frame for a test: IP's header has to be whole.
+/// The shortest frame of this type that the kernel accepts for a test: IP's header must be complete.
 fn least(frame: &[u8]) -> usize {
     match frame[12..ETHERNET] {
         [8, 0] => ETHERNET + 20,
@@ -256,7 +257,7 @@ fn a_flow_at_its_bounds_counts_no_further_and_keeps_its_ports() {
         Flow { retransmits: MOST_RETRANSMITS, ..flow }.with_bytes(u64::MAX, u64::MAX)
     });
     assert!(full.bytes_sent() > 280_000_000_000_000, "{full:?}");
-    // It is sent again, and so is counted as that too.
+    // It is the same frame again, so it also counts as retransmitted.
     programs.run(PROGRAMS[0], &frame);
     let flows = programs.flows();
     let [after] = &flows[..] else { panic!("{flows:?}") };
@@ -305,7 +306,7 @@ fn payload_of_what_is_cut_or_mutated_is_sampled_within_the_frame() {
     run_mutated(&programs);
     let samples = programs.samples();
     let [written, lost] = programs.sample_counts();
-    // The small ring of an object that is loaded alone has been full.
+    // The ring has its small default size, so it was full for some samples.
     assert_eq!(written, samples.len() as u64);
     assert!(written > 50 && lost > 100, "{written} written, {lost} lost");
     let longest = frames().iter().map(Vec::len).max().unwrap();
