@@ -1,4 +1,6 @@
-//! Starts the brokers of pods in node mode, and hands them to the supervisor of node proxies.
+//! Starts the brokers of pods in node mode, and hands them to the supervisor of node proxies. A broker is a small
+//! process in the network namespace of one pod: it creates the listeners and sockets with which the node proxy, a
+//! process outside of the pod, serves the pod.
 //!
 //! ```text
 //!  keeper ── serve, release ──► Brokers ── fork ──► leno-broker             (the pod's namespace and control group)
@@ -107,7 +109,7 @@ struct Broker {
 struct Introduction {
     /// The pods that it serves through a broker that this agent accepts.
     holds: BTreeMap<String, PodProgress>,
-    /// Of these, those whose settings have changed since it was told of them.
+    /// Of these, the pods whose settings have changed since the supervisor got them.
     outdated: Vec<String>,
     /// The pods that it serves through any other broker.
     refused: Vec<String>,
@@ -385,7 +387,8 @@ impl Brokers {
         let _full = self.ended.try_send(uid);
     }
 
-    /// Kills the broker of a pod, which hangs, unless a debugger holds it up; its end is noticed like any other. Blocks.
+    /// Kills the broker of a pod because it hangs, unless a debugger has stopped it. Its end is noticed like any other.
+    /// Blocks.
     fn kill_hung(&self, uid: &str) {
         let program = self.program.file_name().unwrap_or_default().to_string_lossy();
         for pid in self.host.brokers(uid, &program) {

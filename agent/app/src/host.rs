@@ -114,7 +114,8 @@ impl Host {
         found.filter_map(|pid| pid.try_into().ok()).filter(|pid| *pid > 0).collect()
     }
 
-    /// How a broker hangs that receives no messages; `None` if a debugger or the reader of its output holds it up.
+    /// How a broker that receives no messages hangs. `None` if a debugger has stopped it, or if it waits for the reader
+    /// of its output.
     pub(crate) fn hangs(&self, pid: i32) -> Option<Hang> {
         leno_supervise::deaf(&self.proc, pid)
     }

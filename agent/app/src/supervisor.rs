@@ -67,8 +67,9 @@ const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// As [`SUCCESSOR_WAIT`], but while no agent is connected. Only the agent can report another supervisor, and the
 /// agent may be updated at the same time.
 const AGENT_WAIT: Duration = Duration::from_secs(120);
-/// The same while there is no socket of an agent: an agent that ends leaves its socket, and one that starts replaces it at
-/// once. `leno-agent cleanup` removes it, and with it everything that brings connections to this node's proxies.
+/// As [`AGENT_WAIT`], but while the socket of an agent does not exist. An agent that ends leaves its socket, and the
+/// next one replaces it at once. Only `leno-agent cleanup` removes it, together with everything that brings connections
+/// to this node's proxies.
 const REMOVED_WAIT: Duration = Duration::from_secs(2);
 /// How long open streams may go on once the mesh was removed from the node.
 const REMOVED_BOUND: Duration = Duration::from_secs(30);
@@ -91,6 +92,7 @@ struct ServedPodTable {
     handover: Duration,
     promotion: PromotionRules,
     pods: BTreeMap<String, ServedPod>,
+    /// The groups by their keys, each with its number of members.
     groups: BTreeMap<String, (Rc<Group>, u16)>,
     /// Decides which pods may move from another process to one of this supervisor now.
     successions: SuccessionTurns,
@@ -117,7 +119,8 @@ struct ServedPod {
     group: String,
     /// The channel to its broker, which is handed to the next agent.
     orders: Rc<Channel>,
-    /// Distinguishes this membership from an earlier one of the same pod with another broker.
+    /// Distinguishes this membership, which is the time from the order to serve the pod until it leaves its group, from
+    /// an earlier one of the same pod.
     number: u64,
     joined: Instant,
     /// Whether a process accepts the pod's connections.

@@ -7,8 +7,8 @@
 //! - Outbound connections arrive at the proxy's 127.0.0.1:15001 or `[::1]:15001`, inbound ones at
 //!   0.0.0.0:15006 or `[::]:15006`. The original destination is the accepted socket's local address if its
 //!   port is not the listener's, else the result of `SO_ORIGINAL_DST`.
-//! - The proxy's own sockets, loopback, excluded prefixes, UDP and the admin port (inbound) are not captured;
-//!   15001 and 15006 cannot be reached from outside.
+//! - The proxy's own sockets, loopback, excluded prefixes and the admin port (inbound) are not captured; neither is
+//!   UDP, unless the backend is eBPF and the proxy carries datagrams. 15001 and 15006 cannot be reached from outside.
 //! - Link-local IPv6 carries only ICMPv6.
 //! - The proxy can connect to the application from the stand-in address (`leno_types::source`).
 //! - Connections that were open before the capture are not changed, and no packet that was sent before it lets a

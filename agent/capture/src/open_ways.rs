@@ -52,7 +52,7 @@ pub struct OpenWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
-    /// Traffic that is not TCP over IP, which is never captured.
+    /// Datagrams that the proxy does not carry, and other traffic that is not TCP over IP.
     Datagrams,
     /// Protocols and address families other than UDP that the kernel supports.
     OtherProtocols,

@@ -175,7 +175,7 @@ impl FlowEvents<'_> {
         if events.iter().any(|event| unknown(event.flow.workload) || unknown(event.flow.peer)) {
             self.names = names(self.flows)?;
         }
-        // A flow that was only known from frames may have been assigned to a workload since.
+        // An address that was only known from frames may be certain by now, because its workload was named.
         let uncertain = |number| !self.locals.is_certain(number);
         if events.iter().filter_map(|event| event.flow.local_number()).any(uncertain) {
             self.locals = self.flows.locals()?;

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum ProxyOrder {
     /// Serve a workload. The message has one descriptor: the channel to the workload's broker.
     Join {
-        /// Identifies the membership in later messages. Each membership of a process has its own number.
+        /// Identifies this membership in later messages: the time from this order until the process has released the
+        /// workload. Each membership of a process has its own number.
         number: u64,
         /// Whether another process serves the workload until this one does.
         succeeds: bool,
@@ -123,7 +124,7 @@ impl CpuUse {
     }
 }
 
-/// An order of the supervisor to the broker: serve another node proxy, whose channel is in the message. Node
+/// An order of the supervisor to the broker: serve another node proxy, to which the channel in the message leads. Node
 /// proxies of earlier orders still get sockets until they end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServeOrder {

@@ -35,7 +35,8 @@ pub struct PlacedPod {
 }
 
 impl PlacedPod {
-    /// Takes over what may change while the pod is served. Returns whether something has changed.
+    /// Copies the settings that may change while the pod is served: its group, and when it is promoted. Returns whether
+    /// any of them has changed.
     pub fn follow(&mut self, now: &Self) -> bool {
         let times = |pod: &Self| (pod.promote_after_ms, pod.namespace_promote_after_ms);
         if self.group == now.group && times(self) == times(now) {
@@ -61,8 +62,9 @@ pub enum Placement {
         #[serde(default)]
         succeeds: bool,
     },
-    /// The settings of a pod that is served have changed: its group, or when it is promoted. If it belongs to another
-    /// group now, it goes there while its present process serves it. An earlier version passes over this order.
+    /// The settings of a pod that is served have changed: its group, or when it is promoted. If the group has changed,
+    /// the pod moves to it, and its present process serves it until then. A supervisor of an earlier version ignores
+    /// this order.
     Change {
         /// The pod, as it is now.
         #[serde(flatten)]

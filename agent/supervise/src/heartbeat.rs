@@ -62,8 +62,8 @@ pub fn is_stopped(pid: i32) -> bool {
     ProcessState::of(pid).is_stopped
 }
 
-/// How a process hangs that receives no messages; `None` if a debugger or the reader of its output holds it up. `proc`: where
-/// procfs is.
+/// How a process that receives no messages hangs. `None` if a debugger has stopped it, or if it waits for the reader of
+/// its output. `proc` is the path of procfs.
 #[must_use]
 pub fn deaf(proc: &Path, pid: i32) -> Option<Hang> {
     let state = ProcessState::within(proc, pid);
@@ -99,7 +99,7 @@ impl Heartbeat {
         how
     }
 
-    /// How the process hangs, which receives no messages; see [`deaf`].
+    /// How the process, which receives no messages, hangs; see [`deaf`].
     pub(crate) fn deaf(&self) -> Option<Hang> {
         deaf(Path::new(PROC), self.pid)
     }

@@ -465,12 +465,12 @@ async fn a_broker_that_hangs_is_killed_once_its_supervisor_reports_it() {
     let _broker = start(&brokers, pod("a"), true);
     let supervisor = supervisor(&brokers).await;
     assert_eq!(told(&supervisor).await, serve("a", false));
-    // A debugger holds it up.
+    // A broker that a debugger has stopped is not killed.
     status("7");
     brokers.kill_hung("a");
     assert_eq!((lock(&brokers.state).hung, process.try_wait().unwrap()), (0, None));
     status("0");
-    // The first one is of a pod that it does not serve.
+    // The first report is ignored, because the supervisor does not serve pod b.
     for uid in ["b", "a"] {
         report(&supervisor, &PlacementReport::BrokerHangs { uid: uid.to_owned() });
     }
@@ -493,14 +493,14 @@ async fn supervisors_are_told_of_changed_settings_even_if_they_were_disconnected
     assert!(brokers.follow(&now) && brokers.follow(&now));
     assert_eq!(told(&supervisor).await, change);
     is_told_nothing(&brokers, &supervisor, 1).await;
-    // It connects again, and has not heard it.
+    // The supervisor connects again, and does not know the changed settings.
     let orders = orders(&brokers, "a");
     drop(supervisor);
     until(&brokers, |state| state.supervisors.is_empty()).await;
     let supervisor = connect(&brokers, 0, &[("a", true, &orders)]).await;
     assert_eq!(told(&supervisor).await, change);
     is_told_nothing(&brokers, &supervisor, 2).await;
-    // The next one is ordered to serve the pod as it is.
+    // The next supervisor is ordered to serve the pod with its present settings.
     drop(supervisor);
     until(&brokers, |state| state.supervisors.is_empty()).await;
     let supervisor = self::supervisor(&brokers).await;

@@ -280,7 +280,7 @@ async fn an_agent_that_was_replaced_is_not_taken_for_a_removal() {
 async fn streams_that_are_open_when_the_mesh_is_removed_have_a_bound() {
     run(async {
         let served = shared();
-        // Those of an earlier process, which could go on for a day.
+        // Streams of an earlier process, which could otherwise continue for a day.
         let of_it = leaving(&served, "a");
         let end = ending(&served);
         tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -459,13 +459,13 @@ async fn a_pod_whose_group_changes_is_served_by_the_process_before_until_the_nex
         let change = |group: &str| PlacedPod { group: group.to_owned(), ..pod("a") };
         let moves = async |now: PlacedPod| {
             agent.send(&Placement::Change { pod: now }, &[]).unwrap();
-            // The order of a pod that is not served is passed over, and shows that the one before was followed.
+            // The order for an unknown pod is ignored. Once it was read, the order before it has been carried out.
             agent.send(&Placement::Change { pod: pod("unknown") }, &[]).unwrap();
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         moves(change("shop")).await;
         assert_eq!(group("a"), "web", "until it is served elsewhere");
-        // Before that it changes again.
+        // The pod's group changes again before the new group serves it.
         moves(change("all")).await;
         let groups: Vec<String> = served.borrow().groups.keys().cloned().collect();
         assert_eq!(groups, ["all", "web"]);
@@ -473,10 +473,10 @@ async fn a_pod_whose_group_changes_is_served_by_the_process_before_until_the_nex
         assert!(promotion::arrives(&served, "a", next));
         assert_eq!((group("a"), group("b")), ("all".to_owned(), "web".to_owned()));
         assert!(!served.borrow().pods["a"].promotion.is_promoted());
-        // A change of something else moves nothing.
+        // A change of another setting moves no pod.
         moves(PlacedPod { promote_after_ms: Some(1000), ..change("all") }).await;
         assert!(served.borrow().pods["a"].next.is_none());
-        // A promoted pod goes to its group once it is quiet.
+        // A promoted pod moves to its new group only once it is quiet.
         let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
         serve(
             &served,
@@ -490,7 +490,7 @@ async fn a_pod_whose_group_changes_is_served_by_the_process_before_until_the_nex
         moves(change("web")).await;
         assert_eq!(group("a"), "workload.shop.web-a");
         assert!(served.borrow().pods["a"].next.is_none());
-        // With another broker it goes where it belongs by now.
+        // A pod with a new broker joins the group to which it belongs now.
         serve(&served, change("web"), Channel::pair().unwrap().0, false);
         serve(
             &served,

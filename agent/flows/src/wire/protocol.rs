@@ -163,7 +163,7 @@ impl Parser {
         }
     }
 
-    /// Whether a request ends the one before it, because the protocol has only one request at a time.
+    /// Whether a request ends the one before it, because a connection carries only one request at a time.
     pub(super) fn alternates(&self) -> bool {
         matches!(self, Self::Http1(_))
     }

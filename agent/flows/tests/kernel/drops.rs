@@ -50,7 +50,7 @@ fn dropped(rows: &PrometheusRows, side: &str, reason: &str) -> u64 {
     rows.sum(DROPS, &[("namespace", "shop"), ("workload", side), ("reason", reason)])
 }
 
-/// Waits until this number of drops is counted for the server, and asserts that the kernel counts no fewer.
+/// Waits until this number of drops is counted for the server, and asserts that no more are counted.
 fn wait_for(lab: &mut Lab, reason: &str, expected: u64) {
     let rows = lab.metrics_when(|rows| dropped(rows, "server", reason) >= expected);
     assert_eq!(dropped(&rows, "server", reason), expected, "{rows:#?}");

@@ -73,7 +73,7 @@ impl Mysql {
     pub(in crate::wire) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
         let Some((length, number, body)) = packet(bytes) else { return Parsed::Incomplete };
         let Some(first) = body.first() else {
-            // A message that is longer than one packet may be ends with an empty packet.
+            // A message that is longer than the largest packet ends with a shorter packet, which may be empty.
             let is_cut = length > 0;
             return if is_cut {
                 Parsed::Incomplete
