@@ -25,8 +25,8 @@ pub(crate) const COMPOSE: &str = "compose";
 /// The top-level fields of a Compose file that have no effect on a mesh or are handled separately.
 const TOP: [&str; 4] = ["name", "version", "networks", "volumes"];
 
-/// Reads the documents of files, folders and standard input, among them Compose files. A file that is named twice, or also
-/// as part of its folder, is read once.
+/// Reads the documents of files, folders and standard input, among them Compose files. A file that is named twice, or
+/// also as part of its folder, is read once.
 ///
 /// # Errors
 /// All problems of all files.

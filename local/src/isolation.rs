@@ -26,7 +26,7 @@ pub struct Isolation {
     cgroups: Vec<File>,
     netns: File,
     root: Option<Root>,
-    /// The path of `directory` as seen from this machine.
+    /// The path on this machine of the directory that the process sees as `/`.
     outside: PathBuf,
     files: Vec<(CString, CString)>,
     volumes: Vec<Mount>,
@@ -285,7 +285,7 @@ pub struct ResolverNames<'a> {
     pub instance: &'a str,
     /// The instance's fully qualified names.
     pub full: &'a [String],
-    /// The instance's addresses.
+    /// The instance's namespace. Resolvers complete names of services with it first.
     pub namespace: &'a str,
     /// Its own addresses.
     pub addresses: crate::addresses::Addresses,

@@ -92,8 +92,8 @@ struct LinkEnds {
 /// Creates the uplink of a mesh, from the namespace of the calling thread. What is created is recorded first.
 ///
 /// # Errors
-/// When the kernel refuses a link, an address or a route; when `nft` is missing or fails; when an interface or a table of
-/// this name exists already; or when forwarding cannot be enabled.
+/// When the kernel refuses a link, an address or a route; when `nft` is missing or fails; when an interface or a table
+/// of this name exists already; or when forwarding cannot be enabled.
 pub async fn make(switch: &Switch, mesh: &str, record: &mut MeshRecord) -> Result<UplinkState> {
     let _turn = turn()?;
     let home = HomeNamespace::of_thread()?;

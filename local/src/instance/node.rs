@@ -71,7 +71,7 @@ struct Membership<'l> {
 }
 
 impl InstanceTask {
-    /// Keeps the instance a member of the wanted group, until the turn of node mode ends.
+    /// Keeps the instance a member of the wanted group, until the instance leaves node mode or ends.
     pub(super) async fn node_proxy(
         &self,
         place: &InstanceResources,
