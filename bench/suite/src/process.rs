@@ -121,7 +121,7 @@ impl Running {
         }
     }
 
-    /// Sends SIGTERM and waits until it ends, or this time has passed; also after an interrupt.
+    /// Sends SIGTERM to the command and waits until it ends or `limit` has passed. An interrupt does not end this wait.
     ///
     /// # Errors
     /// The system's reason.

@@ -62,14 +62,19 @@ impl LoadShare {
 
 /// The state that the schedule and the connections of one thread share.
 struct Desk {
+    /// The moments at which requests were due that no connection was free for, the earliest first.
     backlog: RefCell<VecDeque<Instant>>,
     /// Idle connections. The one that has been idle longest is used next, so that all are used.
     free: RefCell<VecDeque<usize>>,
     /// For each connection, the moment at which its next request was due.
     jobs: RefCell<Vec<Option<Instant>>>,
+    /// For each connection, wakes its task when a request is handed to it, or when the schedule ends.
     bells: Vec<Notify>,
+    /// Whether the schedule has ended. A connection that has no request then ends.
     ended: Cell<bool>,
+    /// Requests that are due from this moment on are measured. Those before it are the warm-up.
     measure_from: Cell<Instant>,
+    /// Requests that are due from this moment on are not measured.
     measure_to: Cell<Instant>,
     /// Ends the load early.
     stop: Stop,

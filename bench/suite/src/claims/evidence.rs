@@ -234,7 +234,7 @@ fn is_near(seen: f64, claimed: f64) -> bool {
     seen > 0.0 && seen <= claimed * WITHIN && seen >= claimed / WITHIN
 }
 
-/// A number with three significant digits.
+/// The number without decimals from 100 on, with one decimal from 1 on, otherwise with three: `123`, `12.3`, `0.123`.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

@@ -71,9 +71,9 @@ pub(super) fn documents(
     Ok(Environment::new().render_str(include_str!("../../data/lab.documents.yaml"), values)?)
 }
 
-/// Runs a program on what CPU is left over (sched(7), `SCHED_IDLE`), before its command line. Clients that flood and the
-/// services that they flood run so: on a machine of few CPUs they would otherwise slow down all others without any proxy.
-/// Proxies run as always.
+/// The beginning of a command line. It makes the program run only on CPU time that no other program wants (sched(7),
+/// `SCHED_IDLE`). It is used for clients that flood and for the services that they flood: on a machine with few CPUs
+/// they would otherwise slow down everything else, even without a proxy. Proxies run normally.
 pub(super) const LEFT_OVER_CPU: [&str; 3] = ["chrt", "--idle", "0"];
 
 fn application(own: &Path, scenario: &Scenario, nth: u32) -> String {

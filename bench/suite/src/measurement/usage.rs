@@ -17,17 +17,21 @@ use super::figures::{ResourceUse, USAGE, fill, marks, under_load};
 use crate::kernel_counters::{KernelCounters, NodeCounters, Process};
 use crate::record::{KernelPrograms, Record, RssKib};
 
+/// The part of the measured system to which a program belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub(crate) enum Role {
     /// A proxy, beside a workload or of a node.
     Proxy,
+    /// The suite's own services, or those of a real application.
     Application,
+    /// The program that sends the load.
     Generator,
     /// The client that floods another service, that service, and the proxies of both.
     Neighbour,
     /// Captures traffic on each node.
     Agent,
+    /// The control plane.
     Control,
 }
 
