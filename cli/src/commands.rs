@@ -161,7 +161,7 @@ pub(crate) struct AnyMesh {
 pub(crate) enum ChosenMesh {
     /// A mesh of `leno up`, by its name.
     Machine(String),
-    /// That of a cluster.
+    /// The mesh of a cluster.
     Cluster(leno_operate::ClusterTarget),
 }
 

@@ -17,7 +17,7 @@ use crate::{ClusterTarget, Error, connect, namespaces, unmet};
 /// How long a token is used before a new one is requested. The tokens of some kubeconfig plugins are valid for a
 /// quarter of an hour.
 const TOKEN_AGE: Duration = Duration::from_secs(300);
-/// The lifetime of a token that is created for this purpose: the shortest that Kubernetes permits.
+/// The lifetime of a token that [`ClusterHistory::made`] requests: the shortest that Kubernetes permits.
 const TOKEN_SECONDS: i64 = 600;
 
 /// Queries the observer of a cluster.

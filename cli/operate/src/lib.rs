@@ -1,19 +1,18 @@
 //! What the command line does in a Kubernetes cluster: query it, check an installation, remove it.
 //!
-//! The chart (`leno-charts`) defines what is installed, and kubectl or Helm applies it; this crate
-//! queries what is in the cluster. [`installed`] returns the values of an installation, [`check`]
-//! checks whether it is healthy or whether one is possible, and [`MeshRemoval`] removes all of it, from
-//! the nodes as well.
+//! The chart (`leno-charts`) defines what is installed, and kubectl or Helm applies it; this crate queries what is in
+//! the cluster. [`installed`] returns the values of an installation, [`before`] checks whether an installation is
+//! possible, [`after`] checks whether one is healthy, and [`MeshRemoval`] removes all of it, from the nodes as well.
 //!
 //! ```text
 //! leno upgrade    installed() ── values ──► the chart ──► YAML
-//! leno check      check()     ── findings
+//! leno check      before(), after() ── findings
 //! leno explain    ClusterObjects ── objects ──► the analysis of files; ejections() ── the client's proxies
 //! leno stat       scrape()    ── proxies, each through the API server ──► the figures of `leno up`
-//! leno stat --since, leno why, leno dashboard   History   ── the observer, with the user's own token
+//! leno stat --since, leno why, leno dashboard   ClusterHistory ── the observer, with the user's own token
 //! leno diagnostics  diagnose(), pod_capture() ── one pod's proxy, and its node's agent
 //! leno bug-report report()    ── all of these in one archive, without secrets
-//! leno uninstall  Removal     ── webhooks, pods leave, agents, nodes, everything else
+//! leno uninstall  MeshRemoval ── webhooks, pods leave, agents, nodes, everything else
 //! ```
 
 mod capture;

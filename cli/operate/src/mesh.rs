@@ -69,7 +69,8 @@ impl ClusterObjects {
         Ok(Self { read, settings, gaps })
     }
 
-    /// Fills in what applies where objects cannot be read, and returns one line on each kind of such objects.
+    /// Empties the list of objects that could not be read. An object that takes effect in place of such an object, if
+    /// there is one, joins the objects that were read. Returns one line for each unread object, with the reason.
     pub fn replace_unread(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for UnreadObject { key, reason, in_its_place } in std::mem::take(&mut self.read.unread) {

@@ -35,8 +35,8 @@ const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
 const CLEANS: &str = "leno-cleanup-";
 /// Longest wait for one step on all nodes: a kubelet stops and starts a pod within seconds.
 const NODE_LIMIT: Duration = Duration::from_secs(60);
-/// Longest wait for the supervisors of node proxies. They end at once on nodes that are clean. On others, they continue to
-/// serve for two minutes after their agents have ended.
+/// Longest wait for the supervisors of node proxies. They end at once on nodes that are clean. On others, they continue
+/// to serve for two minutes after their agents have ended.
 const SUPERVISOR_LIMIT: Duration = Duration::from_secs(150);
 /// Pause between two queries.
 const LOOK: Duration = Duration::from_millis(300);
@@ -289,9 +289,9 @@ impl MeshRemoval {
         }
     }
 
-    /// Waits until the supervisors of node proxies have ended, and kills those that have not. Otherwise the
-    /// deletion of the namespace would be slow: while pods remain, Kubernetes checks the namespace again only
-    /// after half of the pods' grace period, which is a day here, or after five minutes.
+    /// Waits until the supervisors of node proxies have ended, and kills those that have not. Otherwise the deletion of
+    /// the namespace would be slow: while pods remain, Kubernetes checks the namespace again only after half of the
+    /// pods' grace period (`node.drainSeconds` of the chart, by default a day), or after five minutes.
     async fn supervisors_end(&self) -> Result<(), Error> {
         let ours = ListParams::default().labels(SUPERVISORS);
         match self.none_left(&ours, "a supervisor of node proxies", SUPERVISOR_LIMIT).await {

@@ -14,8 +14,8 @@ use crate::{Error, namespaces, processes};
 /// kilobytes are kept for each, depending on the number of its edges.
 const MAX_PROXIES: usize = 5_000;
 
-/// Queries every proxy of a cluster, or those of one namespace. The report names the mesh `mesh`; `system` is the namespace of
-/// the control plane.
+/// Queries every proxy of a cluster, or those of one namespace. The report names the mesh `mesh`; `system` is the
+/// namespace of the control plane.
 ///
 /// # Errors
 /// The namespace does not exist, the pods cannot be listed, there are too many proxies, or the user may not query

@@ -62,7 +62,7 @@ struct Report<'a> {
     not_analyzed: &'a [String],
 }
 
-/// Most documents of such kinds that the text output names.
+/// The text output names at most this many of the documents that were not analyzed.
 const MAX_NOT_ANALYZED: usize = 3;
 
 pub(crate) fn run(analyze: &Analyze) -> Result<bool> {

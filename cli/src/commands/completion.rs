@@ -1,7 +1,8 @@
 //! Implements the command `leno completion`, and the completion of command lines for the scripts that it prints.
 //!
 //! A script calls `leno` with the words of the line and the variable [`COMPLETES`]. The answer is what may come next:
-//! commands, options, their values, files, and names in running meshes. Of lines of `leno bench` that is for `leno-bench`.
+//! commands, options, their values, files, and names in running meshes. Lines that begin with `leno bench` are
+//! completed by `leno-bench`.
 
 mod names;
 
@@ -17,7 +18,8 @@ use leno_console::COMPLETES;
 use super::bench;
 use names::{instances, meshes, namespaces, values};
 
-/// If this variable is set as well, `leno` completes a line as root if sudo needs no password. Only root knows what runs.
+/// If this variable is set as well, `leno` completes a line as root if sudo needs no password. Only root can read which
+/// meshes and workloads run.
 const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 
 /// zsh loads the completion script from its `fpath` when the user first presses Tab. This line makes the script
@@ -115,8 +117,8 @@ fn completing(command: Command) -> Command {
     command.mut_subcommands(completing)
 }
 
-/// Whether the arguments of this process have a line to complete that is for `leno-bench`: behind the first `--` there are
-/// the words of the line.
+/// Whether `leno-bench` completes the line. The words of the line are the arguments of this process after the first
+/// `--`.
 fn is_of_bench(arguments: impl Iterator<Item = String>) -> bool {
     let words: Vec<String> = arguments.skip_while(|word| word != "--").skip(2).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -301,7 +301,7 @@ fn names(wanted: &str, namespace: &str, workload: &str) -> bool {
     }
 }
 
-/// Prints changes until a signal ends the command. When the reader ends, the kernel stops writing changes.
+/// Prints changes until a signal ends the command. Afterwards the kernel writes no more changes.
 async fn follow(flows: &Flows, view: &FlowView) -> Result<bool> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut events = view.follow()?;

@@ -23,8 +23,9 @@ use proxies::{PollFailure, TappedProxies, TappedProxy};
 
 /// Most workloads that a message names.
 const MAX_NAMED: usize = 20;
-/// Most proxies that are tapped for the requested workloads. The same number of other proxies is tapped for the
-/// other halves of the requests.
+/// Most proxies that are tapped for the requested workloads (the targets). Each request between two proxies has two
+/// halves: the record of the client's proxy, and that of the server's. For the halves that the targets do not record,
+/// at most this many other proxies are tapped as well.
 pub(super) const MAX_PROXIES: usize = 64;
 
 /// Shows the requests of workloads as they happen: identities, routes, retries and the time spent at each step
@@ -200,6 +201,7 @@ pub(super) struct TapSession {
     proxies: TappedProxies,
     id: String,
     query: String,
+    /// The proxies of the requested workloads.
     targets: BTreeSet<TappedProxy>,
     /// The proxies of servers, which are tapped for the other halves of requests.
     others: BTreeSet<TappedProxy>,

@@ -83,7 +83,8 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
 /// The taps with which one request is followed.
 struct FollowingTaps<'a> {
     proxies: &'a TappedProxies,
-    /// The targets, each with the query of its tap. The query contains a number that identifies the target.
+    /// The proxies of the requested workloads, each with the query of its tap. The query contains a number that
+    /// identifies the proxy.
     targets: Vec<(TappedProxy, String)>,
     /// The proxies that later hops may reach: all that are known.
     others: BTreeSet<TappedProxy>,

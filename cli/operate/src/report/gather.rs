@@ -97,10 +97,10 @@ impl ReportCoverage {
             _ => NamespaceModes::permitted(client, None).await?,
         };
         let mut proxies: Vec<Pod> = pods.into_iter().filter(|pod| modes.has_proxy(pod)).collect();
-        // Pods that are not ready come first, and pods that have ended come last.
         let mut namespaces: BTreeSet<String> = wanted.namespaces.iter().cloned().collect();
         namespaces.extend(proxies.iter().map(|pod| name(pod).namespace));
         namespaces.remove(&wanted.system);
+        // Pods that are not ready come first, and pods that have ended come last.
         proxies.sort_by_key(|pod| (matches!(phase(pod), "Succeeded" | "Failed"), is_ready(pod)));
         let meshed = proxies.len();
         proxies.truncate(wanted.proxies);

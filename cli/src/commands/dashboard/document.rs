@@ -47,12 +47,14 @@ struct Document {
     name: String,
     yaml: String,
     status: Vec<Condition>,
+    /// Why there is no status; `None` if there is one.
     no_status: Option<String>,
 }
 
 /// One condition of the status.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Condition {
+    /// The object that the condition is about, such as `Gateway shop/edge`; empty if it is the document itself.
     of: String,
     r#type: String,
     status: String,

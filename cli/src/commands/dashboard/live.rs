@@ -143,8 +143,8 @@ impl LiveTaps {
     }
 }
 
-/// The requests that were tapped since the previous poll, and how many requests were missed since the tap was
-/// opened.
+/// The requests that were tapped since the previous poll, and two counts since the tap was opened: the requests beyond
+/// the rate, and the requests that proxies have dropped.
 fn page(requests: &[TappedRequest], beyond: u64, dropped: u64) -> Value {
     json!({"requests": requests, "beyond": beyond, "dropped": dropped})
 }

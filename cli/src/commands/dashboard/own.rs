@@ -23,7 +23,9 @@ const BOUND: Duration = Duration::from_secs(60);
 /// The pages and their cached replies.
 pub(super) struct OwnPages {
     mesh: AnyMesh,
+    /// The output of `leno check`.
     checks: Mutex<Option<CachedReply>>,
+    /// The output of `leno identity`.
     authority: Mutex<Option<CachedReply>>,
     documents: Documents,
 }

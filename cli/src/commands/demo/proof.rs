@@ -73,8 +73,8 @@ impl DemoOutcome {
         proof
     }
 
-    /// Whether there are no more rules than expected; `None` if the number is unknown, or if rules capture the
-    /// traffic.
+    /// Whether eBPF captured the traffic without any netfilter rule; `None` if the number of rules is unknown, or if
+    /// netfilter rules captured the traffic.
     pub(super) fn rules_hold(&self) -> Option<bool> {
         let rules = self.netfilter_rules.filter(|_| self.capture == WITHOUT_RULES)?;
         Some(rules == 0)

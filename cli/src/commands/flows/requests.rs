@@ -6,7 +6,7 @@ use leno_flows::RequestRow;
 use super::super::{OutputForm, print, print_json, table};
 use super::{Flows, names};
 
-/// Prints the requests of the requested pairs.
+/// Prints the requests between the clients and servers that the user asks for.
 pub(super) fn show(flows: &Flows, mut all: Vec<RequestRow>) -> Result<()> {
     all.retain(|one| wants(flows, one));
     if flows.output == OutputForm::Json { print_json(&all) } else { print(&text(&all)) }
