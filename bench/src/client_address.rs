@@ -1,5 +1,6 @@
 //! Measures what it costs to show an application the address of its client, for each kind of address from which a proxy
-//! can connect.
+//! can connect: an address of the workload itself; a stand-in address, which the agent has routed to loopback; and the
+//! client's own address.
 //!
 //! ```text
 //!   leno-bench connect-as-proxy, as the workload's proxy: its namespace, control group and user

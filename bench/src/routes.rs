@@ -96,6 +96,7 @@ fn seen(lab: &Lab) -> Result<String> {
 /// until a file no longer changes.
 struct Changes {
     state: PathBuf,
+    /// The content of the state file without the route that changes.
     without: String,
 }
 

@@ -42,8 +42,8 @@ use crate::rounds::{DecisionRounds as Args, median_of};
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
 /// The DNS name in the certificate, because rustls clients verify a server by its DNS name.
 const NAME: &str = "web";
-/// The number of decisions in a round for each handshake in it. A handshake takes much longer than a decision, so fewer
-/// of them are made.
+/// A round has as many handshakes as it would have decisions, divided by this, because a handshake takes much longer
+/// than a decision. There are at least ten.
 const LESS_OFTEN: usize = 1_000;
 
 /// The kind of handshake, the end that is measured, the microseconds of rustls alone and of a proxy, and those of Envoy

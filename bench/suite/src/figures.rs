@@ -27,8 +27,11 @@ pub(crate) struct Figure {
     /// Whether the figure is a column of the second table of a scenario.
     #[serde(default)]
     column: bool,
+    /// The fields whose sum is the figure.
     of: Fields,
+    /// A factor for that sum.
     times: Option<f64>,
+    /// The fields by whose product the result is divided.
     #[serde(default)]
     per: Vec<String>,
     /// If the figure has this value in every round, it was not measured.

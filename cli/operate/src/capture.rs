@@ -18,9 +18,9 @@ use crate::{AGENTS, Error};
 pub struct PodCapture {
     /// The pod's state in Kubernetes.
     pub seen: ProxyPod,
-    /// The report of its node's agent: its part of the page `/captures`.
+    /// The entry for this pod on the page `/captures` of its node's agent.
     pub agent: Result<Value, Error>,
-    /// What its proxy reports at `/config`.
+    /// What its proxy reports on its page `/config`.
     pub proxy: Result<ProxyReport, Error>,
 }
 
@@ -29,7 +29,8 @@ pub struct PodCapture {
 pub struct ProxyReport {
     /// Whether the pod is captured; `None` if the proxy cannot tell.
     pub captured: Option<bool>,
-    /// What its policy does with plaintext; `None` if it has no policy yet.
+    /// The mTLS mode of its policy, such as `strict`, which says what the proxy does with plaintext; `None` if the
+    /// proxy has no policy yet.
     pub mtls: Option<String>,
 }
 

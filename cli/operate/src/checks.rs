@@ -173,8 +173,9 @@ fn unless_forbidden(check: Check, found: Result<CheckResult, Error>) -> Result<C
     }
 }
 
-/// Whether a removal was started but not finished, so that traffic is not encrypted. Also returns the step of the
-/// removal, if it is known.
+/// The step of a removal that was started but not finished, and a finding about it, because traffic is not encrypted
+/// meanwhile. There is no finding if there is no such removal. If the step cannot be read, the finding says so, and the
+/// step is [`Removal::None`].
 async fn removal(
     client: &Client,
     namespace: &str,

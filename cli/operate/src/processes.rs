@@ -1,4 +1,5 @@
-//! Queries the supervisors of nodes for the processes in which pods of node mode run.
+//! Asks supervisors which processes run the proxies of pods in node mode. A supervisor is a pod on each node that
+//! starts the proxy processes which the node's pods share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,8 +24,8 @@ const MAX_SUPERVISORS: usize = 5_000;
 /// How many supervisors are queried at once.
 const AT_ONCE: usize = 16;
 
-/// The processes of those among `pods` that run in node mode, if the user may query the supervisors. A pod whose
-/// supervisor does not answer is left out, because only its settings are known.
+/// For each of the `running` pods in node mode, the process of its proxy, as the supervisor of its node reports it. A
+/// pod is left out if the user may not query the supervisors, or if its supervisor does not answer.
 pub(crate) async fn of(
     client: &Client,
     system: &str,
@@ -36,7 +37,8 @@ pub(crate) async fn of(
     if nodes.is_empty() {
         return BTreeMap::new();
     }
-    // The supervisors are in the mesh's namespace, where only operators of the mesh can create pods.
+    // Only supervisors in the mesh's namespace are asked, where only operators of the mesh can create pods: other pods
+    // with this label could report anything.
     let api: Api<Pod> = Api::namespaced(client.clone(), system);
     let parameters = ListParams::default().labels(SUPERVISORS);
     let all = paged(parameters, MAX_SUPERVISORS, async |asked| api.list(asked).await);

@@ -1,5 +1,5 @@
-//! Removes pods with a proxy from the mesh while they serve. Each step begins only after all proxies have applied
-//! the step before.
+//! Removes pods with a proxy from the mesh while they serve, in the steps of [`Removal`]. Each step begins only after
+//! all proxies have applied the step before, or have had enough time for it.
 //!
 //! The command writes the step to an annotation of the control plane's namespace. The control plane
 //! reads it and sends it to the proxies. Each proxy reports in `/config` which step it has applied;
@@ -274,7 +274,7 @@ async fn all_take(
                 taken.insert(pod);
             }
         }
-        // A few proxies that do not answer must not use up the time for all.
+        // The fewer proxies have not answered, the sooner the wait ends: it is enough to query each of them once more.
         end = end.min((begin + BASE).max(Instant::now()) + round(now.len()));
         let all_have = now.is_empty();
         left = Some(now.into_iter().collect());

@@ -10,8 +10,8 @@ use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{self, RunningPod};
 use crate::{Error, namespaces, processes};
 
-/// Most proxies that are queried for one report. With sixteen at a time, that many take about a minute. Some
-/// kilobytes are kept for each, depending on the number of its edges.
+/// Most proxies that are queried for one report. With sixteen at a time, that many take about a minute. For each, some
+/// kilobytes are kept, depending on how many pairs of client and server it reports.
 const MAX_PROXIES: usize = 5_000;
 
 /// Queries every proxy of a cluster, or those of one namespace. The report names the mesh `mesh`; `system` is the

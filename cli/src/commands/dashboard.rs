@@ -96,7 +96,7 @@ async fn front(dashboard: &Dashboard) -> Result<(DashboardFront, String)> {
     }
 }
 
-/// The options of `leno tap` with which the page polls its taps.
+/// The function that answers the page's queries about live requests ([`LiveTaps`]).
 fn taps(dashboard: &Dashboard) -> ObserverQuery {
     let live = Rc::new(LiveTaps::new(dashboard.mesh.clone()));
     Rc::new(move |query| {

@@ -212,7 +212,8 @@ fn mesh(report: &StatReport, is_wide: bool) -> String {
     text
 }
 
-/// The view of the time up to now from the history of a mesh, and a note about what the history could not store.
+/// The report on the time up to now from the history of a mesh, and how many workloads, edges (pairs of client and
+/// server) or rules of routes the history had no room for.
 ///
 /// # Errors
 /// The observer of the mesh does not answer.

@@ -135,7 +135,8 @@ pub(super) fn started() -> u128 {
     now.map_or(0, |since| since.as_nanos())
 }
 
-/// The parameters of the page `/tap` that describe the filter, each already encoded.
+/// The parameters of the page `/tap` that describe the filter, each already encoded. The rate is divided among the
+/// targets.
 fn query(tap: &Tap, proxies: &TappedProxies, targets: usize) -> Result<String> {
     let targets = u32::try_from(targets).unwrap_or(u32::MAX).max(1);
     let mut query = format!("&rate={}", tap.max_rps.div_ceil(targets));

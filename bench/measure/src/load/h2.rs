@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use super::dialler::{Dialler, RequestFailure, RequestOutcome};
 use super::plan::{ClusterTarget, Protocol};
 
-/// Flow-control window of streams and connections. It is so large that it never delays a response.
+/// The flow-control window of streams and connections, in bytes. It is large enough that it does not delay a response.
 const WINDOW: u32 = 4 * 1024 * 1024;
 /// A slot, which carries one stream at a time on a connection that several slots share.
 pub(super) struct Slot {

@@ -96,7 +96,7 @@ pub struct Plan {
     /// only.
     #[serde(default)]
     pub unread: bool,
-    /// The time limit of a request, from its first byte.
+    /// The time limit of a request, including the opening of its connection if it has none.
     pub timeout: Duration,
     /// The number of threads; each can send about 40,000 requests a second.
     pub threads: usize,

@@ -25,13 +25,16 @@ pub(super) const BACKLOG_FULL: &str = "backlog_full";
 /// The counts of one load thread.
 pub(super) struct LoadTally {
     pub(super) latency: Histogram<u64>,
+    /// The generator's own delay, from the moment a request was due until a free connection got it.
     pub(super) lag: Histogram<u64>,
     pub(super) requests: u64,
     pub(super) errors: BTreeMap<&'static str, u64>,
     pub(super) body_bytes: u64,
     pub(super) opened: u64,
     pub(super) backlog_max: usize,
+    /// The measured time.
     pub(super) measured: Duration,
+    /// The share of the time that the thread was on a CPU.
     pub(super) busy: f64,
 }
 

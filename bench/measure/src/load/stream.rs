@@ -14,7 +14,7 @@ const ECHO_READ: usize = 64 * 1024;
 /// The largest number of unparsed bytes: one response head.
 const MAX_UNPARSED: usize = 64 * 1024 + HTTP1_READ;
 
-/// The place for one connection, which may be closed at the moment.
+/// A connection that may be closed at the moment. It is then opened again for the next request.
 pub(super) struct StreamConnection {
     pub(super) dialler: Dialler,
     stream: Option<TcpStream>,

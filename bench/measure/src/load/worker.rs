@@ -29,10 +29,14 @@ const PRIME_LIMITS: PrimeLimits =
 /// One thread's part of a plan.
 #[derive(Clone, Copy)]
 pub(super) struct LoadShare {
+    /// The time between two requests of this thread; `None` for a closed loop.
     interval: Option<Duration>,
+    /// By how much the schedule of this thread is shifted, so that threads do not send at the same moment.
     phase: Duration,
     connections: usize,
+    /// The number of the first connection, counted over all threads.
     first_connection: usize,
+    /// The earliest start of the load, which is the same for all threads.
     not_before: Instant,
 }
 

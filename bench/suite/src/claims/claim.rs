@@ -25,12 +25,14 @@ pub struct Claim {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Check {
     Figure(FigureCheck),
-    /// Whether the mesh sustains the rate of a step, with no more errors than a valid run may have.
+    /// Whether the mesh sustains the rate of a step, with no more errors than a valid run may have. The claim is that
+    /// it does if `kept` is true, and that it does not otherwise.
     Keeps {
         by: Evidence,
         kept: bool,
     },
-    /// The cost of a hundred sidecars that use the stated resources.
+    /// The yearly cost of a hundred sidecars that each use this many processors and MB, on this machine of the table of
+    /// prices. The claim is a number of dollars (`near`).
     Dollars {
         machine: String,
         cpus: f64,

@@ -1,7 +1,7 @@
 //! Installs a mesh into a cluster, and removes it.
 //!
 //! ```text
-//! leno           the chart, applied in its order     leno_operate::Removal
+//! leno           the chart, applied in its order     leno_operate::MeshRemoval
 //! istio          istioctl install                    istioctl uninstall --purge
 //! linkerd        linkerd install --crds, install     deletes what linkerd uninstall prints
 //! ```

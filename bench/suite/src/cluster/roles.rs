@@ -20,7 +20,9 @@ pub(super) struct Roles {
     pub(super) system: Option<String>,
     /// Other namespaces in which the mesh has pods on nodes.
     pub(super) beside: BTreeSet<String>,
+    /// The service that the neighbour floods.
     pub(super) flooded: Option<String>,
+    /// The nodes that have a watcher.
     pub(super) nodes: BTreeSet<String>,
     pub(super) carriers: Carriers,
 }

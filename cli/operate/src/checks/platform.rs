@@ -28,7 +28,9 @@ pub(super) fn check(subject: &str) -> Check {
 /// What is known about a cluster.
 #[derive(Debug, Default)]
 struct Platform {
+    /// The names of its API groups.
     groups: Vec<String>,
+    /// The data of Cilium's ConfigMap; `None` if there is none.
     cilium: Option<BTreeMap<String, String>>,
     nodes: Vec<Node>,
 }

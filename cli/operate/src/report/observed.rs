@@ -8,7 +8,8 @@ use super::ReportScope;
 use super::gather::ReportContent;
 use crate::ClusterHistory;
 
-/// The pages of the observer's interface with the reported window, each with the file that it is written to.
+/// The pages of the observer's interface, some with a window in milliseconds, each with the name of its file in the
+/// report.
 const PAGES: [(&str, &str); 7] = [
     ("overview", "overview.json"),
     ("topology?window=300000", "topology.json"),

@@ -251,7 +251,8 @@ fn passes(lines: &mut LabelledLines, passes: &Value) {
     lines.add("passes", &format!("what user {} sends, and all that is not TCP", passes["user"]));
 }
 
-/// Prints the ways around the capture that are open, and what would close each.
+/// Prints the ways in which traffic can bypass the capture: each with the processes, connections or protocols for which
+/// it is open (none if it is open to all), and the remedy. Also prints the ways that could not be checked.
 fn open(lines: &mut LabelledLines, open: &Value) {
     for one in list(&open["ways"]) {
         let mut text = text_of(&one["what"]);

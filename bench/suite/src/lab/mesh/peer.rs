@@ -38,6 +38,7 @@ pub(super) struct Peer {
     python: Option<String>,
     /// The flag with which the program prints its version; `None` if its file name serves as its version.
     version: Option<String>,
+    /// The name of the file with the configuration of the proxy.
     file: String,
     /// The names of more files. A file whose template renders to an empty text in a scenario is not written.
     #[serde(default)]
