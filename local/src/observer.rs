@@ -6,9 +6,9 @@
 //!                               │
 //!                 history ◄─────┴─────► observer.sock ◄── leno dashboard, leno stat
 //! ```
-//! The observer runs in the network namespace of the bridge, as root without any capability. Because it is a
-//! separate process, a fault or much memory use in it does not affect the mesh or the control plane (decision
-//! 054).
+//! The observer runs in the network namespace of the bridge, as root without any capability. Because it is a separate
+//! process, a fault or much memory use in it does not affect the mesh or the control plane
+//! (docs/decisions/054-history.md).
 
 mod watch;
 

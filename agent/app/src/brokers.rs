@@ -681,7 +681,9 @@ impl State {
         self.settle_all();
     }
 
-    /// Must be called whenever a supervisor was added, removed, or asked to end.
+    /// Assigns the pods to the supervisors again: orders the current one to serve each pod that has a broker, and tells
+    /// supervisors that are ending whether another one takes over. Must be called whenever a supervisor was added,
+    /// removed, or asked to end.
     fn settle_all(&mut self) {
         self.supervisors.tell_of_successors();
         self.brokers.keys().for_each(|uid| self.supervisors.settle(uid));

@@ -1,9 +1,9 @@
 //! Accounts for the connections of the node's pods in the kernel, and exports metrics of them.
 //!
-//! A pod is enrolled when its sandbox is created, before any of its containers starts. A pod that ran before is
-//! enrolled when it is checked. Pods that an earlier agent enrolled stay enrolled until this agent has seen all
-//! pods, so a restart leaves no gap. If the kernel refuses a program or a map, pods still run, but metrics are
-//! missing.
+//! A pod is enrolled when its sandbox is created, before any of its containers starts: from then on, the kernel
+//! accounts for its connections. A pod that ran before is enrolled when it is checked. Pods that an earlier agent
+//! enrolled stay enrolled until this agent has seen all pods, so a restart leaves no gap. If the kernel refuses a
+//! program or a map, pods still run, but metrics are missing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

@@ -7,8 +7,11 @@
 //!       ▲            record, capture, mark          │  CNI DEL of the same sandbox
 //!       └───────────────────────────────────────────┘
 //! ```
-//! A pod is not released when the API server stops listing it, because its processes may still run for a while and
-//! must not send plaintext. All functions here block, so callers run them on blocking threads.
+//! The record (`record`) is a file from which the next agent takes the capture over. The mark ([`leno_capture::mark`])
+//! shows the proxy that its namespace is captured.
+//!
+//! A pod is not released when the API server stops listing it, because its processes may still run for a while and must
+//! not send plaintext. All functions here block, so callers run them on blocking threads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -35,7 +35,8 @@ const LINGER: Duration = Duration::from_secs(10);
 const QUIET_TCP: Duration = Duration::from_secs(2 * 3600 + 15 * 60);
 const QUIET_OTHER: Duration = Duration::from_secs(60);
 
-/// The price if there is no budget: all connections are accounted for, whatever that costs.
+/// The level, budget and cost of accounting if there is no budget: all connections are accounted for, whatever that
+/// costs.
 const NO_BOUND: AccountingPrice =
     AccountingPrice { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 

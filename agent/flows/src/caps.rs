@@ -8,7 +8,7 @@ use leno_bpf_abi::flow::FlowLevel;
 
 use crate::budget::{CpuBudget, FrameUse, Governor, LevelChange, MeasuredCost, millionths};
 
-/// The price of a workload without its own budget.
+/// The level, budget and cost of accounting for a workload without its own budget.
 const FREE: AccountingPrice =
     AccountingPrice { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 

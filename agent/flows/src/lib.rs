@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!  Ledger     the one process that enrols: leno up, or the agent of a node
-//!   Accounts                                        ─► enrol, withdraw, collect ─► Metrics ─► text
+//!   Accounts                                        ─► enrol, withdraw, collect ─► metrics ─► text
 //!     WireSampling  a thread, if payload is sampled  ─► requests of plain traffic ─┘
-//!  View       any process that may read the pins    ─► list, follow             ─► Connection
+//!  FlowView   any process that may read the pins    ─► list, follow             ─► FlowConnection
 //! ```
 //! The two only communicate through the kernel, where names and counters are pinned. So a reader does not depend
 //! on the process that enrols, and the next such process continues with the counters of the last one.

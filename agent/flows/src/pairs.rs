@@ -6,8 +6,8 @@ use leno_bpf_abi::flow::{FlowOwner, FlowPair, FlowRole, FlowSums};
 
 use crate::connection::{FlowPeer, IpProtocol, WorkloadNames, name_of, peer_of};
 
-/// Most pairs that have separate series, which are about 20 for each. A Prometheus server can easily scrape that
-/// many from one target. Further pairs are counted under [`OTHER`].
+/// Most pairs that have separate series, which are about 20 for each. A Prometheus server can easily scrape that many
+/// from one target. Further pairs are counted together, in pairs without names.
 pub(crate) const MAX_PAIRS: usize = 1_000;
 
 /// The key of a row: the connections that it counts.
@@ -32,8 +32,8 @@ pub(crate) struct PublishedFlows {
 pub(crate) type Sums = [u64; 11 + 8];
 
 impl PublishedFlows {
-    /// Takes over the kernel's sums. A sum that is lower than before keeps its value. Returns how many pairs count
-    /// under [`OTHER`].
+    /// Takes over the kernel's sums. A sum that is lower than before keeps its value. Returns how many pairs are
+    /// counted without their names.
     pub(crate) fn take_in(
         &mut self,
         pairs: &[(FlowPair, FlowSums)],
@@ -71,7 +71,7 @@ impl PublishedFlows {
         self.sums.iter().filter(|(_, sums)| sums.iter().any(|sum| *sum > 0))
     }
 
-    /// The pair itself if it has separate series, else the pair [`OTHER`].
+    /// The pair itself if it has separate series, else the pair without names in which it is counted.
     fn within_budget(&mut self, pair: ConnectionPair) -> ConnectionPair {
         if self.shown.contains(&pair) {
             return pair;

@@ -7,8 +7,9 @@
 //!                                            ▼
 //!                                        row {0, labels}: the sum of all that have ended
 //! ```
-//! Rows are overwritten as a whole, and not incremented. A row of the second kind is a sum, and records which row
-//! was last added to it. So if a process is killed at any point, the next one does not count anything twice.
+//! The memory is that of a proxy's worker, in which it counts requests; a claim is one use of a row of that memory.
+//! Rows are overwritten as a whole, and not incremented. A row of the second kind is a sum, and records which row was
+//! last added to it. So if a process is killed at any point, the next one does not count anything twice.
 
 mod ledger;
 mod metrics;

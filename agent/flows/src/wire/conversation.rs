@@ -1,4 +1,5 @@
-//! Follows the messages of both sides of one connection through samples, and matches responses to requests.
+//! Follows the messages of both sides of one connection through samples, and matches responses to requests. A turn of a
+//! side is everything that it sends until the other side sends something.
 //!
 //! ```text
 //!  a side's position:  unknown ── a turn begins ──► at a message ── its length is known ──► at the next message

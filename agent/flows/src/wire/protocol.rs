@@ -1,4 +1,5 @@
-//! The supported protocols, and what their parsers return.
+//! The supported protocols, and what their parsers return. A turn of a side is everything that it sends until the other
+//! side sends something.
 
 pub(super) mod dns;
 pub(super) mod http1;

@@ -1,7 +1,8 @@
 //! Parses HTTP/1.0 and 1.1 (RFC 9112): the method of a request, and the status of its response.
 //!
-//! A head is only parsed at the beginning of a side's turn. So of several pipelined requests, which are sent
-//! without waiting for responses, only the first one counts.
+//! A head is only parsed at the beginning of a side's turn, which is everything that it sends until the other side
+//! sends something. So of several pipelined requests, which are sent without waiting for responses, only the first one
+//! counts.
 
 use super::{MessageMeaning, Parsed, Side, class_of, known, line};
 
