@@ -220,7 +220,7 @@ struct flow_sums {
 /* Key of `requests`: identifies one row in which a proxy counts requests with the same labels. */
 struct flow_request_key {
 	__u64 memory; /* the memory of one worker of a proxy; 0: sums of proxies that have ended */
-	__u64 claim;  /* the row in that memory; for memory 0 a hash of the labels */
+	__u64 claim;  /* the use of a row in that memory, each with its own number; for memory 0 a hash of the labels */
 };
 
 /* Value of `requests`: the requests with the same labels, as one worker of a proxy has counted them. Programs do not

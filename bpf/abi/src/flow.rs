@@ -294,7 +294,7 @@ shared! {
     FlowRequestKey as "flow_request_key" {
         /// The shared memory of one worker of a proxy; 0 for the sums of proxies that have ended.
         memory: u64,
-        /// The row in that memory; for memory 0 a hash of the labels.
+        /// The use of a row in that memory: each use has its own number. For memory 0 a hash of the labels.
         claim: u64,
     }
     /// Value of `requests`: the requests with the same labels, so between one client and one server.
