@@ -8,8 +8,9 @@
 //!                           program_leno_flow_sent, _received, and link_port<number>_... for each interface whose
 //!                                                       frames are counted; or a note filters_port<number>
 //!                           link_leno_flow_drop         on the tracepoint of dropped packets
-//!                           read_leno_flow_read         the kernel visits every open socket when this is read; or, where
-//!                                                       that is not safe, read_leno_flow_read_tcp and notes of namespaces
+//!                           read_leno_flow_read         the kernel visits every open socket when this is read; or,
+//!                                                       where that is not safe, read_leno_flow_read_tcp and notes of
+//!                                                       namespaces
 //! ```
 
 mod attach;
