@@ -1,4 +1,4 @@
-//! Accepting connections, also while the process has no descriptor left for one.
+//! Accepts connections, and goes on after failures, for example while the process has no free descriptor.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Pause after a failed accept, so that a full descriptor table does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The next connection that `accept` gives. One that it does not is logged as `what`, and followed by a pause.
+/// Calls `accept` until it returns a connection. Each failure is logged, with `what` as the subject, and followed by a
+/// pause. Never returns once the listener was shut down.
 pub async fn accept<T, F>(what: &str, mut accept: impl FnMut() -> F) -> T
 where
     F: Future<Output = io::Result<T>>,
@@ -14,7 +15,8 @@ where
     loop {
         match accept().await {
             Ok(accepted) => return accepted,
-            // Another process has shut the listener down, for all that have it (shutdown(2)).
+            // EINVAL: some process that shares the socket has shut it down (shutdown(2)). No connection will come any
+            // more.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 return std::future::pending().await;
             }

@@ -45,11 +45,12 @@ pub type AdminResponse = Response<Full<Bytes>>;
 pub struct SocketPair {
     /// The client's address.
     pub client: SocketAddr,
-    /// The address that the client called.
+    /// The address to which the client connected.
     pub called: SocketAddr,
 }
 
-/// Places for the connections of an admin server.
+/// A new bound on the connections of an admin server: [`MAX_CONNECTIONS`] in total, [`MAX_OF_ADDRESS`] for one client's
+/// address.
 #[must_use]
 pub fn connections() -> Shares<IpAddr> {
     Shares::new(MAX_CONNECTIONS, MAX_OF_ADDRESS)

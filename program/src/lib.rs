@@ -11,8 +11,8 @@
 //!  output    lines for people, on streams that may be closed
 //!  duration  60s, 24h and so on, as options have them
 //! ```
-//! The responses of a program, and all that is specific to it, are its own. Of this code, a request between
-//! services passes [`Shares`] alone, and only where an authorizer gets its body.
+//! What a program answers, and all else that is specific to it, is not in this crate. The only part that proxies use
+//! for the traffic of services is [`Shares`].
 
 #![cfg_attr(
     not(test),

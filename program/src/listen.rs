@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Connections that wait to be accepted by an admin server, as many as those of [`listen`].
+/// The largest number of connections that wait to be accepted on a socket of [`listen_beside`]. [`listen`] has the same
+/// number, which is the default of mio.
 const BACKLOG: u32 = 1024;
 
 /// Listens on an address. On a machine without IPv6, `[::]` becomes the IPv4 wildcard address,
@@ -22,10 +23,8 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(instead).await
 }
 
-/// The same, beside other processes of this user that listen there, each of which has its part of the connections.
-///
-/// # Errors
-/// As [`listen`].
+/// Like [`listen`], but with SO_REUSEPORT: other processes of the same user may listen on the same address, and the
+/// kernel spreads new connections over all of them.
 pub fn listen_beside(address: SocketAddr) -> io::Result<TcpListener> {
     let bind = |address: SocketAddr| {
         let socket = match address {

@@ -1,32 +1,33 @@
-//! Lines for people on standard output and standard error, whose reader may be gone.
+//! Prints lines for people on standard output and standard error, and ignores failures.
 //!
-//! The macros of the standard library panic then, and end the program with exit code 101. A program does not fail for
-//! want of a reader: what it does goes on, and its exit code says how it ended. Where the text is all that the program is
-//! for, as that of `leno stat`, the caller prints it with a function that returns the error, and ends.
+//! If a write fails, the macros of the standard library panic, and the program ends with exit code 101. But most
+//! programs must go on with their work even if the reader of their output has gone; their exit code says how the work
+//! ended. If the text is the program's only purpose, as in `leno stat`, the caller uses a function that returns the
+//! error instead, and ends.
 
 use std::fmt;
 use std::io::{self, Write};
 
-/// Prints a line to standard error, as `eprintln`, if that has a reader.
+/// Prints a line to standard error, like `eprintln`, but ignores failures.
 #[macro_export]
 macro_rules! note {
     ($($text:tt)*) => { $crate::write_error(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Prints a text to standard error, as `eprint`, if that has a reader.
+/// Prints a text to standard error, like `eprint`, but ignores failures.
 #[macro_export]
 macro_rules! note_text {
     ($($text:tt)*) => { $crate::write_error(format_args!($($text)*)) };
 }
 
-/// Prints a line to standard output, as `println`, if that has a reader.
+/// Prints a line to standard output, like `println`, but ignores failures.
 #[macro_export]
 macro_rules! print_line {
     () => { $crate::write_output(format_args!("\n")) };
     ($($text:tt)*) => { $crate::write_output(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Prints a text to standard output, as `print`, if that has a reader.
+/// Prints a text to standard output, like `print`, but ignores failures.
 #[macro_export]
 macro_rules! print_text {
     ($($text:tt)*) => { $crate::write_output(format_args!($($text)*)) };
@@ -43,6 +44,7 @@ pub fn write_output(text: fmt::Arguments<'_>) {
 }
 
 fn write(mut stream: impl Write, text: fmt::Arguments<'_>) {
-    // It has no reader: a closed pipe (EPIPE), a full disk. Without a descriptor (EBADF) the standard library drops the text.
+    // It may fail because the reader has closed the pipe (EPIPE), or because the disk is full. If the stream has no
+    // descriptor (EBADF), the standard library itself ignores the failure.
     let _unread = stream.write_fmt(text).and_then(|()| stream.flush());
 }

@@ -1,8 +1,10 @@
-//! A bounded number of places, shared among holders, so that no holder takes them all.
+//! A bounded number of places, for example for connections, that is shared among holders so that no holder takes them
+//! all. A holder is a client, by its address or its identity.
 //!
-//! When all places are held, the holder with the most loses its oldest one to the holder that asks. Work that is worth
-//! nothing unless it comes to its end keeps its place instead ([`Shares::keeping`]): then a holder that asks is refused,
-//! unless it makes the holders more equal, and the largest one loses its newest place.
+//! If a place is requested while all are taken, the holder with the most places loses one to the requester. By default
+//! it loses its oldest place. For work that is worthless unless it is finished ([`Shares::keeping`]), the largest
+//! holder loses its newest place, and only if it has at least two places more than the requester. Otherwise the request
+//! is refused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -16,27 +18,28 @@ use tokio::sync::oneshot;
 
 use crate::accept;
 
-/// Places for the connections of holders: addresses or identities.
+/// A table of the places and their holders. A clone refers to the same table.
 #[derive(Debug)]
 pub struct Shares<K> {
     total: usize,
     each: usize,
-    /// These may hold all places.
+    /// The holders to which the bound `each` does not apply.
     unbounded: Arc<[K]>,
     when_full: WhenFull,
     holders: Arc<Mutex<Holders<K>>>,
 }
 
-/// What becomes of a holder that asks when all places are held.
+/// What happens if a holder requests a place while all are taken.
 #[derive(Clone, Copy, Debug)]
 enum WhenFull {
     /// It gets the oldest place of the largest holder.
     TakeOldest,
-    /// It gets the newest place of the largest holder, if that holds at least two more.
+    /// The largest holder loses its newest place to the requester if it has at least two more places than the
+    /// requester. Otherwise the request is refused.
     TakeNewestOfLarger,
 }
 
-/// What [`Shares`] hold now, and what became of holders that found no place since the program began.
+/// How many places of [`Shares`] are taken now, and what was counted since they were created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShareCounts {
     /// Places that are held.
@@ -47,7 +50,7 @@ pub struct ShareCounts {
     pub lost: u64,
 }
 
-/// By holder and, within one holder, by age.
+/// The places that are taken, by holder, and for each holder by age: numbers are assigned in ascending order.
 #[derive(Debug)]
 struct Holders<K> {
     next: u64,
@@ -58,7 +61,8 @@ struct Holders<K> {
     of: HashMap<K, BTreeMap<u64, oneshot::Sender<()>>>,
 }
 
-/// The right to one place. It ends when it is dropped, or when another holder gets the place.
+/// One place, held until this value is dropped or until another holder gets the place. [`Share::hold`] and
+/// [`Share::poll_lost`] report the latter.
 #[derive(Debug)]
 pub struct Share<K: Clone + Eq + Hash> {
     holder: K,
@@ -82,19 +86,21 @@ impl<K: Clone + Eq + Hash> Shares<K> {
         Self { total, each, unbounded, when_full, holders: Arc::default() }
     }
 
-    /// The same for work that is worth nothing unless it comes to its end.
+    /// Like [`Shares::new`], but for work that is worthless unless it is finished: see the module's documentation.
     #[must_use]
     pub fn keeping(total: usize, each: usize) -> Self {
         Self { when_full: WhenFull::TakeNewestOfLarger, ..Self::new(total, each) }
     }
 
-    /// These holders may hold all places, until others ask.
+    /// Exempts these holders from the bound for one holder. They may take all places, and lose them to others like any
+    /// holder.
     #[must_use]
     pub fn with_unbounded(self, unbounded: Vec<K>) -> Self {
         Self { unbounded: unbounded.into(), ..self }
     }
 
-    /// A place for `holder`; `None` if it holds as many as one holder may, or there is none for it.
+    /// Takes a place for `holder`. `None` if it holds as many as one holder may, or if all are taken and no other
+    /// holder loses one to it.
     #[must_use]
     pub fn take(&self, holder: K) -> Option<Share<K>> {
         let mut holders = lock(&self.holders);
@@ -106,7 +112,7 @@ impl<K: Clone + Eq + Hash> Shares<K> {
         Some(Share { holder, number, lost, holders: Arc::clone(&self.holders) })
     }
 
-    /// `None`: there is no place for `holder`.
+    /// Makes room for one more place of `holder`. `None` if it must not get one.
     fn make_room(&self, holders: &mut Holders<K>, holder: &K) -> Option<()> {
         let own = holders.of.get(holder).map_or(0, BTreeMap::len);
         if own >= self.each && !self.unbounded.contains(holder) {
@@ -122,13 +128,13 @@ impl<K: Clone + Eq + Hash> Shares<K> {
         Some(())
     }
 
-    /// Places that are held.
+    /// The number of places that are taken.
     #[must_use]
     pub fn held(&self) -> usize {
         lock(&self.holders).count
     }
 
-    /// What is held now, and what was refused and lost.
+    /// The number of places that are taken now, and how many requests were refused and places lost so far.
     #[must_use]
     pub fn counts(&self) -> ShareCounts {
         let holders = lock(&self.holders);
@@ -137,8 +143,8 @@ impl<K: Clone + Eq + Hash> Shares<K> {
 }
 
 impl Shares<IpAddr> {
-    /// The next connection that gets a place by its client's address. Other connections are closed, and
-    /// failures are logged.
+    /// Accepts connections until one gets a place by its client's address, and returns it. Connections without a place
+    /// are closed; failures are logged.
     pub async fn accept(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Share<IpAddr>) {
         loop {
             let (stream, client) = accept("connection", || listener.accept()).await;
@@ -176,8 +182,8 @@ impl<K: Clone + Eq + Hash> Holders<K> {
         }
     }
 
-    /// Linear in the holders, but needed only when all places are held. Of equally large holders,
-    /// the one with the oldest share loses it.
+    /// Takes the oldest place of the holder with the most places. If several have the most, the one with the oldest
+    /// place loses it. This looks at every holder, but is needed only while all places are taken.
     fn cut_oldest_of_largest(&mut self) {
         let oldest = |(holder, held): (&K, &BTreeMap<u64, _>)| {
             Some((held.len(), std::cmp::Reverse(*held.keys().next()?), holder.clone()))
@@ -188,7 +194,8 @@ impl<K: Clone + Eq + Hash> Holders<K> {
         }
     }
 
-    /// `None`: none holds two places more than `own`.
+    /// Takes the newest place of the holder with the most places. `None` if it does not have at least two places more
+    /// than `own`.
     fn cut_newest_of_larger(&mut self, own: usize) -> Option<()> {
         let (holder, held) = self.of.iter().max_by_key(|(_, held)| held.len())?;
         if own.saturating_add(2) > held.len() {
@@ -201,7 +208,8 @@ impl<K: Clone + Eq + Hash> Holders<K> {
 }
 
 impl<K: Clone + Eq + Hash> Share<K> {
-    /// The output of `work`; `None` if the place went to another holder before `work` ended.
+    /// Runs `work` while this place is held, and returns its output. Returns `None` as soon as another holder gets the
+    /// place; `work` is then dropped.
     pub async fn hold<T>(mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),
@@ -209,7 +217,7 @@ impl<K: Clone + Eq + Hash> Share<K> {
         }
     }
 
-    /// Ready once the place went to another holder.
+    /// Ready as soon as another holder has got the place.
     pub fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
         Pin::new(&mut self.lost).poll(context).map(drop)
     }
@@ -221,7 +229,7 @@ impl<K: Clone + Eq + Hash> Drop for Share<K> {
     }
 }
 
-/// A panic of another thread leaves the table sound: each change of it is whole.
+/// Ignores poisoning: a panic cannot leave the table inconsistent.
 fn lock<K>(holders: &Mutex<Holders<K>>) -> MutexGuard<'_, Holders<K>> {
     holders.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -22,7 +22,7 @@ pub struct ProgramFailure {
 }
 
 impl ProgramFailure {
-    /// It could not do its work, or had to stop: exit code 2.
+    /// The program could not do its work, or had to stop: exit code 2.
     pub fn error(why: impl Display) -> Self {
         Self { code: ERROR, message: format!("{why:#}") }
     }
@@ -36,8 +36,8 @@ impl ProgramFailure {
 /// Parses the flags, starts logging on standard error with the filter from the flags, and runs the
 /// program.
 ///
-/// A panic aborts the process, whichever task or thread panics: without that task the program would
-/// seem healthy but not be. The program may install another panic hook.
+/// A panic in any task or thread aborts the process. Otherwise the program would go on without that task, and seem
+/// healthy. The program may install another panic hook.
 ///
 /// The exit code is 0, or that of the [`ProgramFailure`], whose message goes to standard error.
 pub fn run<F: Parser>(
@@ -47,7 +47,7 @@ pub fn run<F: Parser>(
     let flags = match F::try_parse() {
         Ok(flags) => flags,
         Err(error) => {
-            // If even this cannot be printed, the exit code reports it.
+            // If the message cannot be printed, the exit code still reports the mistake.
             let _ = error.print();
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };

@@ -1,11 +1,11 @@
 //! How a check is written, and how its result is printed and serialised.
 //!
 //! ```text
-//!  Check { name, asks } ── good | warning | bad | unknown ──► Finding ──► table, JSON, exit status
+//!  Check { name, asks } ── good | warning | bad | unknown ──► CheckResult ──► table, JSON, exit status
 //! ```
 //! A [`Check`] is a name and a question. The code that answers the question turns the check into a [`CheckResult`],
-//! with a remedy if there is a problem. `leno check` prints the findings of a machine, of a kernel, of a mesh and of a
-//! cluster by [`table`], and exits by [`is_well`]. This crate does not know what is checked.
+//! with a remedy if there is a problem. `leno check` prints the results for a machine, a kernel, a mesh or a cluster as
+//! a [`table`], and derives its exit status from [`is_well`]. This crate does not know what is checked.
 
 use serde::Serialize;
 
@@ -38,9 +38,9 @@ pub struct CheckResult {
 pub enum Level {
     /// No problem.
     Good,
-    /// A part does not work, or a substitute is used for it.
+    /// Something that was checked does not work completely, or only by a substitute. The user can proceed.
     Warning,
-    /// The checked part does not work.
+    /// What was checked does not work.
     Bad,
     /// The check was not possible.
     Unknown,
@@ -76,13 +76,13 @@ impl Check {
         self.result(Level::Good, text)
     }
 
-    /// The result if a part does not work, or a substitute is used for it.
+    /// The result if something does not work completely, or only by a substitute.
     #[must_use]
     pub fn warning(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Warning, text)
     }
 
-    /// The result if the checked part does not work.
+    /// The result if what was checked does not work.
     #[must_use]
     pub fn bad(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Bad, text)

@@ -5,10 +5,10 @@
 //!                     │                └─► metrics, log, `leno identity`
 //!                     └─► an error, if `fips` is asked of a program without the module
 //! ```
-//! With the cargo feature `fips` all of aws-lc-rs is the FIPS module of aws-lc, which tests itself when the program
-//! starts: signatures, digests, random numbers and TLS. The provider of rustls then offers only approved suites and
-//! groups, whatever the profile is. This crate does not deal with certificates or peers. Read [`select`] and
-//! [`mesh_provider`] first.
+//! With the cargo feature `fips`, aws-lc-rs uses the FIPS module of aws-lc for all cryptography: signatures, digests,
+//! random numbers and TLS. The module tests itself when the program starts. The provider of rustls then offers only
+//! approved suites and groups, whatever the profile is. This crate does not deal with certificates or peers. Read
+//! [`select`] and [`mesh_provider`] first.
 
 #![cfg_attr(
     not(test),
@@ -161,7 +161,7 @@ fn of(profile: TlsProfile) -> CryptoProvider {
 
 /// Verifies that all TLS of this process uses the FIPS module.
 fn verify() -> Result<(), ProfileError> {
-    // The module reports, after its self-tests, whether it is the FIPS module.
+    // `fips()` is true only if the program contains the FIPS module and the module's self-tests have passed.
     if !default_provider().key_provider.fips() {
         return Err(ProfileError::NoModule);
     }
@@ -193,7 +193,8 @@ fn server(provider: &Arc<CryptoProvider>) -> Result<ServerConfig, rustls::Error>
     Ok(builder.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new())))
 }
 
-/// Verifies a finished configuration: `approved` is the result of its `fips()`.
+/// Returns an error if the profile is [`TlsProfile::Fips`] and a finished configuration is not approved. `approved` is
+/// the result of its `fips()`.
 pub fn check(approved: bool) -> Result<(), rustls::Error> {
     if approved || profile() == TlsProfile::Default {
         return Ok(());

@@ -160,7 +160,7 @@ pub trait AuthorizationRequest {
     }
 }
 
-/// The server name in the TLS that the application's client has begun.
+/// The server name (SNI) of the TLS connection that the application itself makes. The mesh's own TLS has another name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerNameView<'a> {
     /// The connection carries no TLS of the application.
@@ -277,7 +277,8 @@ impl CompiledPolicy {
 }
 
 impl Entry {
-    /// Whether the policy depends on requests. An authorizer decides only on requests.
+    /// Whether the entry cannot be evaluated without a request: it has a condition on requests, or it asks an external
+    /// authorizer, which decides only on requests.
     fn reads_requests(&self) -> bool {
         self.action == Action::External || self.request.reads_requests()
     }

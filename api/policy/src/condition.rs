@@ -70,7 +70,8 @@ pub(crate) enum TextCondition {
 
 #[derive(Clone, Debug)]
 pub(crate) struct ValueCondition {
-    /// The position of the condition in the match as written.
+    /// The position of the condition in the match as the route's document has it. Repeated names are left out of the
+    /// list, so its own positions may differ.
     place: usize,
     pub(crate) name: Box<str>,
     pub(crate) text: TextCondition,

@@ -24,7 +24,8 @@ pub enum RouteDecision<'t> {
     Nowhere(MatchedRule<'t>, Option<InvalidTarget>),
 }
 
-/// A response of the mesh that is an error. Its `Display` text is the value of `leno-error`.
+/// An error response that the proxy makes itself because of the routes. Its `Display` text is the value of the response
+/// header `leno-error`.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'t> {
     /// The status. The status of a gRPC call is derived from it.

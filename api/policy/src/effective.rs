@@ -13,7 +13,7 @@ use leno_types::traffic::{
 /// The longest `Retry-After` for which to wait if no policy sets a limit. A policy has the same default.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How much earlier than at the rule's own timeout an attempt ends.
+/// How much earlier than the rule's own timeout an attempt is ended.
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// The rule of a route that a request follows.
@@ -61,7 +61,8 @@ pub fn with_rule(mut traffic: Traffic, rule: &RouteRule) -> Traffic {
     let of_try =
         rule.timeouts.backend_request.map(|time| time.saturating_sub(MOMENT).max(time / 2));
     let per_try = before.as_ref().and_then(|retries| retries.per_try_timeout);
-    // The random part of a wait is at most half of the wait.
+    // A wait is shortened at random by up to half of it. With twice the rule's backoff, no wait is shorter than the
+    // backoff.
     let backoff = retry
         .backoff
         .map(|least| RetryBackoff { base: least.saturating_mul(2), max: least.saturating_mul(2) });

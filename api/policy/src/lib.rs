@@ -13,7 +13,7 @@
 //! type that implements [`Request`].
 //!
 //! ```text
-//! routes ─ compile ─► RouteTable ─ decide(request) ─► Decision ─ rule, backend ─► Changes
+//! routes ─ compile ─► RouteTable ─ decide(request) ─► RouteDecision ─ rule, backend ─► MergedFilters
 //!                          └─ explain(request) ─► every match, in the order of precedence
 //! ```
 

@@ -5,7 +5,7 @@ use crate::condition::{PathCondition, RuleCondition, TextCondition, ValueConditi
 use crate::table::{RouteTable, TableRule};
 
 /// Into how many cases a match may be split, to find out whether several others together match all of them. It is
-/// enough for a few versions in two or three places.
+/// enough for two or three expressions that each stand for a few texts, such as `v1|v2`.
 const MAX_CASES: usize = 256;
 
 /// A match that no request reaches.

@@ -199,8 +199,8 @@ impl RouteTable {
         found.map(|condition| self.found(condition))
     }
 
-    /// The matches with the same exact path, prefix or service as `condition`, in the order of precedence. If the path
-    /// of `condition` is tried one by one, all matches whose paths are.
+    /// The matches with the same exact path, prefix or service as `condition`, in the order of precedence. If
+    /// `condition` has no path by which it can be looked up, these are all such matches.
     pub(crate) fn same_path(&self, condition: &RuleCondition) -> &[u32] {
         let list = match (&condition.path, condition.path.exact()) {
             (_, Some(path)) => self.exact.get(&path),

@@ -6,11 +6,11 @@
 //! killed.
 //!
 //! ```text
-//!  worker      Rows::claim(labels) ─► Row ── count ─┐
-//!                                                   ▼
-//!  Memory      header │ row 0 │ row 1 │ ...      cells of 64 bits
-//!                                                   │
-//!  aggregator  Memory::open(/proc/PID/fd/N) ◄───────┘ read_rows
+//!  worker        Rows::claim(labels) ─► Row ── count ─┐
+//!                                                     ▼
+//!  WorkerMemory  header │ row 0 │ row 1 │ ...     cells of 64 bits
+//!                                                     │
+//!  aggregator    WorkerMemory::open(/proc/PID/fd/N) ◄─┘ read_rows
 //! ```
 //! A row is for one client, one server, and how they are connected. Only the worker writes to its memory. Labels are
 //! written under a sequence lock, for which the writer never waits. This crate does not deal with what is counted, or

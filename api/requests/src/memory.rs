@@ -33,18 +33,19 @@ const BYTES: usize = MEMORY_CELLS * size_of::<AtomicU64>();
 /// A file that is younger than this may not have been found yet: the aggregator of flows examines a process each minute.
 pub const FOUND_WITHIN: Duration = Duration::from_secs(90);
 
-/// Most files of ended workers that are kept open for those who may not have found them yet: as many as a node proxy has
-/// workloads. If there are more, the oldest one is closed.
+/// How many files of ended workers are kept open at most, until the aggregator has had the time to open them. A node
+/// proxy has at most this number of workloads. If there are more files, the oldest one is closed early.
 const MAX_KEPT: usize = 64;
 
-/// Files of workers of this process that have ended, with the times until which they are kept at least.
+/// The files of this process' ended workers, each with the time at which it may be closed. They are closed only when
+/// another worker ends; if there are more than [`MAX_KEPT`], the oldest one is closed before its time.
 static KEPT: Mutex<VecDeque<(Instant, OwnedFd)>> = Mutex::new(VecDeque::new());
 
 /// The cells of one worker.
 #[derive(Debug)]
 pub struct WorkerMemory {
     cells: Cells,
-    /// The file if this process made it, and when: others find it through the descriptor.
+    /// The file, and when it was made. `None` in a process that has opened the memory of another process.
     file: Option<(OwnedFd, Instant)>,
 }
 
@@ -125,8 +126,8 @@ impl Drop for WorkerMemory {
     }
 }
 
-/// Keeps the file of an ended worker open until it was found, and closes those that were. One that nothing follows stays
-/// open.
+/// Keeps the file of an ended worker open until the aggregator has had the time to open it, and closes those whose time
+/// is over. If no further worker ends, a file stays open until the process ends.
 fn keep(file: OwnedFd, made: Instant) {
     // The list is consistent even if a thread panicked while it held the lock.
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);

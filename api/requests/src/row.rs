@@ -16,8 +16,8 @@ pub const GRPC_STATUSES: usize = 18;
 /// The largest size of the labels of a row, in bytes, including separators.
 pub const LABEL_BYTES: usize = 512;
 
-/// The number of cells of a row: the number of its claim, the length of the labels, the labels, and the counters. The
-/// size is a whole kilobyte, so that rows do not share cache lines.
+/// The number of cells of a row: the claim (see [`RequestCounts::claim`]), the length of the labels, the labels, and
+/// the counters. The size is a whole kilobyte, so that rows do not share cache lines.
 pub(crate) const ROW_CELLS: usize = 128;
 pub(crate) const CLAIM: usize = 0;
 const LABELS_LENGTH: usize = 1;
@@ -79,8 +79,8 @@ impl<T: AsRef<str>> Labels<T> {
         "mtls",
     ];
 
-    /// The labels of a row that counts all edges for which there is no row of their own. Only the direction and the
-    /// encryption of these labels are kept.
+    /// The labels of the row that counts all edges (see [`Row`]) for which there is no row of their own. Only the
+    /// direction and the encryption of these labels are kept.
     #[must_use]
     pub fn other(&self) -> Labels<String> {
         let other = || "other".to_owned();
@@ -97,7 +97,7 @@ impl<T: AsRef<str>> Labels<T> {
 }
 
 impl Labels<String> {
-    /// Parses labels. `None` if the text is malformed, because another program wrote it.
+    /// Parses labels. `None` if the text is malformed: the memory may be that of another program.
     #[must_use]
     pub fn of_text(text: &str) -> Option<Self> {
         let mut parts = text.split(SEPARATOR).map(ToOwned::to_owned);
@@ -117,7 +117,8 @@ impl Labels<String> {
     }
 }
 
-/// The row in which one edge of a worker is counted. Dropping it frees the row for another edge.
+/// The row in which a worker counts the requests of one edge: one client, one server, and how they are connected.
+/// Dropping it frees the row for another edge, unless the worker has ended.
 #[derive(Debug)]
 pub struct Row {
     rows: Rc<Rows>,

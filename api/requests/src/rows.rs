@@ -35,8 +35,9 @@ pub struct Rows {
     begun: Cell<usize>,
     /// The rows that were claimed and are free again.
     free: RefCell<Vec<usize>>,
+    /// The number of the last use of a row; see [`RequestCounts::claim`](crate::RequestCounts::claim).
     claims: Cell<u64>,
-    /// The worker has ended.
+    /// Whether the worker has ended. Rows are then not freed any more.
     ended: Cell<bool>,
 }
 

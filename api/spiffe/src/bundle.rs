@@ -44,7 +44,7 @@ pub enum BundleError {
     /// The text is not PEM either.
     #[error("it is not PEM with certificates")]
     Pem(#[source] rustls_pki_types::pem::Error),
-    /// A key for X.509 must have exactly one certificate, and this one has another number of them.
+    /// The key at this position is for X.509, but its `x5c` is not exactly one certificate.
     #[error("key {0} (use: x509-svid) is not one certificate in x5c")]
     Key(usize),
     /// There is no root, or there are too many.

@@ -85,7 +85,8 @@ impl<S: AnswerSource> SpiffeWorkloadApi for WorkloadApi<S> {
     }
 }
 
-/// Refuses a call that a program may have been tricked into sending.
+/// Refuses a call without the header that SPIFFE prescribes. A program that was tricked into sending a request, such as
+/// a browser, cannot set this header.
 fn is_meant<T>(request: &Request<T>) -> Result<(), Status> {
     let header = request.metadata().get(SECURITY_HEADER);
     if header.is_some_and(|value| value == "true") {

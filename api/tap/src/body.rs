@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// The largest number of bytes of a body that are copied.
 pub const MAX_BODY_BYTES: usize = 4096;
 
-/// The copied part of one body. Only one thread writes at a time, but an exchange may move to another thread.
+/// The copied part of one body. Only one thread writes at a time, but the request may continue on another thread of the
+/// proxy.
 #[derive(Debug, Default)]
 pub struct BodyCopy(Mutex<CopiedBytes>);
 
@@ -39,7 +40,7 @@ pub struct TappedBody {
 }
 
 impl BodyCopy {
-    /// Must be called when the message is sent for the first time, or again.
+    /// Forgets what was copied. Must be called whenever the sending of the message begins, also when it is sent again.
     pub fn begin(&self) {
         let mut copied = self.copied();
         copied.first.clear();

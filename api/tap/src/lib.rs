@@ -85,7 +85,8 @@ pub struct TappedRequest {
     /// The beginning of the response's body, if the tap wants it and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_body: Option<TappedBody>,
-    /// The identifier by which later hops recognise a followed request, in hexadecimal digits.
+    /// The identifier that the proxy has given to this request, in hexadecimal digits, if the tap follows requests. The
+    /// application passes it on with the requests that it sends in turn, by which the next proxies recognise them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed: Option<Box<str>>,
     /// A number in hexadecimal digits that identifies the request at the client's proxy and at the server's proxy. It

@@ -1,8 +1,8 @@
 //! The values that the control plane sends to proxies: services with endpoints, workloads, server
 //! policy.
 //!
-//! The index builds these values, `wire` encodes them, discovery passes them to the planes as
-//! [`Resolution`]s. They are immutable: an update is a new value in a new `Arc`.
+//! The index builds these values, `wire` encodes them, and discovery passes them to the proxy's inbound and outbound
+//! side as [`Resolution`]s. They are immutable: an update is a new value in a new `Arc`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -42,8 +42,9 @@ pub struct Service {
     pub routes: Arc<[Arc<Route>]>,
     /// The policies of the service, and those of its routes.
     pub traffic: Arc<[Arc<Traffic>]>,
-    /// The policy that the receiving proxy enforces for the service as its waypoint, with the service's own ports;
-    /// `None` for every other proxy, which serves no client of the service.
+    /// The policy that the receiving proxy enforces in front of the service, if it is the service's waypoint (a shared
+    /// proxy through which clients reach the service). Its ports are those of the service. `None` for every other
+    /// proxy.
     pub waypoint: Option<Arc<ServerPolicy>>,
 }
 
@@ -151,7 +152,7 @@ pub struct Endpoint {
 /// The protocol between the proxy of a client and the proxy of a server, inside mTLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WireForm {
-    /// The protocol of this mesh, on the service's own port.
+    /// The protocol of this mesh: mTLS on the port of the endpoint itself.
     #[default]
     Leno,
     /// HBONE, as ztunnel uses it: an HTTP/2 CONNECT for each connection, on [`HBONE`](crate::ports::HBONE).

@@ -34,7 +34,8 @@ impl MtlsMode {
         }
     }
 
-    /// Whichever of the two modes accepts less plaintext.
+    /// The stricter of two modes. `Strict` is the strictest, `Disabled` the least strict, because it has no mTLS at
+    /// all.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let rank = |mode| match mode {

@@ -5,8 +5,9 @@
     reason = "each row has one element more than `b`, and `i` and `j` are within `a` and `b`"
 )]
 
-/// The candidate most similar to `word`, if one is similar enough to be a typing mistake: at most a
-/// third of its letters are replaced, missing, added or swapped. Case is ignored.
+/// The candidate most similar to `word`, if one is similar enough to be a typing mistake: at most a third of the
+/// letters of `word`, and in any case one letter, are replaced, missing, added or swapped with a neighbour. Case is
+/// ignored.
 #[must_use]
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let letters = |text: &str| text.chars().flat_map(char::to_lowercase).collect::<Vec<char>>();

@@ -148,7 +148,7 @@ pub struct Redirect {
     pub hostname: Option<Arc<str>>,
     /// The path; `None` means that of the request.
     pub path: Option<PathChange>,
-    /// The port.
+    /// The port. `None` means the default port of `scheme` if that is set, else the port that the client dialled.
     pub port: Option<u16>,
     /// The status of the response: 301, 302, 303, 307 or 308.
     pub status: u16,

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use tonic::body::Body;
 use tower_service::Service;
 
-/// HTTP/2 window. Large responses arrive one at a time, and a service with thousands of endpoints should need few round
-/// trips.
+/// The HTTP/2 receive window of a stream and of the connection, in bytes. It is large, so that the endpoints of a
+/// service with thousands of pods arrive in few round trips.
 const WINDOW: u32 = 1 << 20;
 
 /// An open connection. Dropping it closes it.

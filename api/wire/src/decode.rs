@@ -248,7 +248,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
         };
         let egress = match proto::Egress::try_from(message.egress) {
             Ok(proto::Egress::Allow) => Egress::Allow,
-            // A setting that only later versions know can only be more restrictive.
+            // A setting that this version does not know is of a later version. Denying is the restrictive choice.
             Ok(proto::Egress::Deny) | Err(_) => Egress::Deny,
         };
         let removal = match proto::Removal::try_from(message.removal) {

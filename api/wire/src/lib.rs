@@ -67,16 +67,19 @@ pub const RECONNECT_TYPE: &str = "type.googleapis.com/leno.v1.Reconnect";
 pub const PROTOCOL: u32 = 1;
 /// The feature of proxies that enforce [`proto::Authorization`].
 pub const AUTHORIZATION_FEATURE: &str = "authorization";
-/// The highest level of [`proto::Authorization`] that this version encodes and reads.
+/// The highest level of [`proto::Authorization`] that this version encodes and reads. A message has the lowest level at
+/// which a proxy understands all parts of its policies. A proxy denies every client if a message has a higher level
+/// than it knows.
 pub const AUTHORIZATION_LEVEL: u32 = 5;
-/// The level of policies without tokens.
+/// The level that suffices for policies without tokens.
 pub(crate) const LEVEL_WITHOUT_TOKENS: u32 = 1;
-/// The level of policies without external authorizers, but with tokens.
+/// The level that suffices for policies with tokens but without external authorizers.
 pub(crate) const LEVEL_WITHOUT_AUTHORIZERS: u32 = 2;
-/// The level of policies without headers of claims and without bodies for authorizers, but with authorizers.
+/// The level that suffices for policies with external authorizers but without headers of claims and without bodies for
+/// authorizers.
 pub(crate) const LEVEL_WITHOUT_BODIES: u32 = 3;
-/// The level of policies that have no condition on the validity of certificates, for applications that do not read
-/// paths as they are sent.
+/// The level that suffices for policies that have no condition on the validity of certificates, unless the application
+/// reads paths as they are sent ([`leno_types::authorization::PathReading::verbatim`]).
 pub(crate) const LEVEL_WITHOUT_CERTIFICATES: u32 = 4;
 /// The largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.

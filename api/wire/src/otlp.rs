@@ -177,8 +177,8 @@ fn attributes(request: &TappedRequest, call: Option<(&str, &str)>) -> Vec<proto:
     all
 }
 
-/// Whether the request is an error for this side's span. For a client this includes errors for which the server blames
-/// the client.
+/// Whether the request is an error in this proxy's span. In the client's span, every status from 400 on and every gRPC
+/// status other than OK is an error; in the server's span, only what is the server's or the mesh's fault.
 fn is_error(request: &TappedRequest) -> bool {
     let is_refused = match request.grpc_status {
         Some(status) => status != 0,

@@ -216,7 +216,7 @@ fn environment(settings: &InjectionSettings, probes: &Probes) -> JsonValue {
     JsonValue::List(all)
 }
 
-/// The proxy is ready once it has an identity and listens.
+/// The probe that succeeds once the proxy has an identity and listens.
 fn ready() -> JsonValue {
     let get = JsonValue::from([("path", "/ready".into()), ("port", admin())]);
     JsonValue::from([

@@ -1,4 +1,5 @@
-//! Texts before and after injection, exactly; `LENO_BLESS=1` writes what comes out, to be read.
+//! Injects the proxy into each text `NAME.in.*` of the folder `golden`, and compares the result with `NAME.out.*` and
+//! the report with `NAME.said.*`. `LENO_BLESS=1` writes both files; review the difference before it is committed.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
@@ -9,10 +10,10 @@ use leno_admission::{
     ManifestFormat, PodContext, inject_document, rewrite, uninject_document,
 };
 
-/// Fewest texts: a folder that is not found has none.
+/// At least this number of texts must be found, so that the tests do not pass without any.
 const TEXTS: usize = 20;
 
-/// The texts, with the form they are in.
+/// The texts `NAME.in.*`, each with its path.
 fn texts() -> Vec<(PathBuf, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -23,8 +24,8 @@ fn texts() -> Vec<(PathBuf, String)> {
     files.into_iter().map(|file| (file.clone(), fs::read_to_string(file).unwrap())).collect()
 }
 
-/// `container` is for clusters without native sidecars, `spire` for those whose certificates SPIRE issues, `kubelet`
-/// for those whose certificates kubelets request.
+/// The settings for a text, by its file name: `container` stands for a cluster without native sidecars, `spire` for
+/// certificates from SPIRE, `kubelet` for certificates that the kubelet requests.
 fn settings(file: &Path) -> InjectionSettings {
     let file = file.to_string_lossy();
     let older = file.contains("container.in");
@@ -46,8 +47,8 @@ fn settings(file: &Path) -> InjectionSettings {
     }
 }
 
-/// `workload-api-namespace` is of a namespace whose proxies serve the Workload API, `datagrams` of one whose proxies carry
-/// datagrams.
+/// The namespace's settings for a text, by its file name: in `workload-api-namespace` proxies serve the Workload API,
+/// in `datagrams` they carry datagrams.
 fn enclosing(file: &Path) -> PodContext {
     let file = file.to_string_lossy();
     let enabled = |text| file.contains(text).then(|| "enabled".to_owned());

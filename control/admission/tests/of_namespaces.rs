@@ -5,12 +5,13 @@ use leno_admission::{AdmissionReview, InjectionSettings, StoredObjects};
 use leno_resources::SETTINGS;
 use serde_json::{Value, json};
 
-/// Which program follows a setting of a namespace.
+/// Which program applies a setting that a namespace may have as an annotation.
 enum Follower {
-    /// The injector does. A namespace with this value changes what is injected into its pods, or whether anything
-    /// is.
+    /// The injector. A namespace with this value changes what is injected into its pods, or whether the proxy is
+    /// injected at all.
     Injector(&'static str),
-    /// Another program does, or the setting has another meaning; the text says which.
+    /// Another program, or the setting has no meaning for a namespace's sidecars. The text names the program or the
+    /// reason.
     Other(&'static str),
 }
 

@@ -30,8 +30,9 @@ struct Facts<'t, 'r, R> {
     method: Option<u32>,
     method_in_any_case: Option<u32>,
     known_host: Option<u32>,
-    /// For the first conditions on headers, as bits: whether they were evaluated, for any line and for all lines, and
-    /// with which result.
+    /// The cached results of the first [`REMEMBERED`] conditions on headers, one bit for each. Index 0 is for the
+    /// question whether any line fulfils the condition, index 1 for the question whether all lines do. A bit of
+    /// `evaluated` is set once the bit of `results` is valid.
     evaluated: [u64; 2],
     results: [u64; 2],
 }

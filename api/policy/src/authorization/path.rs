@@ -7,7 +7,7 @@ use std::fmt;
 use leno_types::authorization::PathReading;
 use smallvec::SmallVec;
 
-/// The buffer for a path without escapes.
+/// A path without escapes. Up to 256 bytes need no allocation.
 pub(super) type Decoded = SmallVec<[u8; 256]>;
 
 /// Why servers do not all read a path in the same way.
@@ -147,9 +147,10 @@ pub fn ambiguity(path: &[u8]) -> Option<AmbiguousPath> {
     canonical(path, &mut Decoded::new(), PathReading::default()).err()
 }
 
-/// Writes a path without escapes, and returns how the result must be read. An application that does not declare all
-/// steps may decode the path only after those steps. So if dots or slashes were escaped, the steps for them do not
-/// apply.
+/// Decodes the escapes of a path, and returns the steps of `reading` that may still be applied to the result. An
+/// application that takes only some of the steps may take them before it decodes the path: an escaped dot or slash is
+/// then not a dot or slash for them. So if there were such escapes, the steps for them are left out, unless the
+/// application takes all steps.
 fn decode(
     path: &[u8],
     decoded: &mut Decoded,

@@ -322,8 +322,8 @@ fn server_name(dice: &mut Dice) -> ServerNameView<'static> {
     }
 }
 
-/// Checks that the examination agrees with the decision: the policy that decides is reported as matching, and no deny
-/// policy is if the request is permitted.
+/// Checks that [`AuthorizationTable::examine`] agrees with the decision: it reports the policy that decided as
+/// matching, and it reports no matching deny policy if the request is permitted.
 fn examine(
     (table, authorization): (&AuthorizationTable, &Authorization),
     client: &ConnectionView<'_>,
@@ -341,7 +341,8 @@ fn examine(
     let is = |policy: PolicyIndex| examined.policies[policy.position()] == PolicyMatch::Matches;
     let agrees = match found {
         AuthorizationDecision::Denied(Denial::Policy(policy)) => is(policy),
-        // Another rule of the same policy may match.
+        // A request with an ambiguous path is denied only if no deny policy matches. An allow policy may match by a
+        // rule that does not depend on the path.
         AuthorizationDecision::Denied(Denial::Path(_)) => matches(Action::Deny) == 0,
         AuthorizationDecision::Denied(_) => matches(Action::Allow) == 0,
         AuthorizationDecision::Permitted(Some(policy)) => is(policy) && matches(Action::Deny) == 0,

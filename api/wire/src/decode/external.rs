@@ -5,7 +5,7 @@ use leno_types::mesh::{ExternalEndpoints, NamedEndpoint, Origination, Roots, Sub
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// The largest number of names behind one port: as many as a slice may have endpoints.
+/// The largest number of names behind one port: as many as an EndpointSlice may have endpoints.
 const MAX_NAMES: usize = 1_000;
 /// The largest number of certificate authorities of one policy; a bundle of all public ones has about 150.
 const MAX_ROOTS: usize = 1_000;
@@ -32,7 +32,7 @@ fn origination(message: proto::Origination) -> Result<Origination, DecodeError> 
             Roots::Given(given.der.iter().map(|der| der.to_vec()).collect())
         }
         Some(proto::origination::Roots::Missing(why)) => Roots::Missing(why.into()),
-        // A policy without authorities would look like a message in which they are missing.
+        // A control plane always says where the authorities come from. `System(false)` is not a value that it sends.
         Some(proto::origination::Roots::System(false)) | None => {
             return Err(DecodeError::Missing("authorities of an external service"));
         }

@@ -10,7 +10,7 @@ use leno_types::authorization::{
 
 use super::Request;
 
-/// The expected results.
+/// What the table must decide, by the names of policies.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
     /// The deny policies that match.
@@ -178,7 +178,8 @@ fn evaluate(
     expected
 }
 
-/// Whether an action is taken for an uncertain match. An audit is; a denial then has another reason.
+/// Whether the action of a policy is taken. An audit policy is also reported if it is unknown whether it matches: the
+/// request is then denied for another reason, but the log shall show it.
 fn is_taken(action: Action, truth: Truth) -> bool {
     truth == Truth::Yes || action == Action::Audit && truth == Truth::Perhaps
 }
@@ -268,7 +269,8 @@ fn is_of_time(wanted: &CertificateMatch, client: &ConnectionView<'_>, action: Ac
         && (limit(min_left, 0)..=limit(max_left, i128::MAX)).contains(&left)
 }
 
-/// Whether the action is also taken for an uncertain match.
+/// Whether an unknown fact about the client counts as fulfilled: for deny and external rules, so that an unknown fact
+/// never permits anything.
 fn is_closing(action: Action) -> bool {
     matches!(action, Action::Deny | Action::External)
 }
@@ -371,7 +373,8 @@ fn canonical(path: &str, reading: PathReading) -> Option<String> {
     if !reading.resolves_dots || has_escaped_slash || has_escaped_dot {
         return None;
     }
-    // In both orders of the steps. An end of dots is only unambiguous at the root.
+    // Servers may merge slashes before or after they resolve dots, so both orders must give the same path. If the path
+    // ends in dots, servers differ on the slash at its end, except at the root.
     let (first, second) = (resolved(&merged(&read))?, merged(&resolved(&read)?));
     let ends_in_dots = read.rsplit('/').next().is_some_and(is_dots);
     (first == second && !(ends_in_dots && first != "/")).then_some(first)
