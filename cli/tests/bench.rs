@@ -314,8 +314,8 @@ fn has(tool: &str) -> bool {
     false
 }
 
-/// Records of one run without a mesh, or of one run under each of these meshes. Each was measured once by Leno's
-/// generator and once by another one, in the order of the meshes. The report shows both side by side.
+/// Runs a scenario with Leno's load generator and with `other`, each once under each of `meshes`. Returns, for each
+/// mesh, the record of Leno's generator and that of the other one. The report must show both side by side.
 fn beside((scenario, meshes): (&str, &str), other: &str) -> Vec<(Record, Record)> {
     let directory = tempfile::tempdir().expect("a directory of its own");
     let records = runs(directory.path(), (scenario, &format!("leno,{other}")), meshes);

@@ -1,16 +1,17 @@
-//! A client and a server of HBONE built with the `h2` crate over `tokio-rustls`, as ztunnel is; and a client that is
-//! not a proxy but speaks the protocol that Leno's proxies use with each other.
+//! A client and a server of HBONE (HTTP/2 CONNECT in mTLS), built with the `h2` crate over `tokio-rustls`, as ztunnel
+//! is. Also a client that claims to be one of Leno's proxies.
 //!
 //! ```text
 //! hbone-peer ask DIRECTORY PROXY ID CONNECT...
-//!                     over one connection to PROXY, which proves ID; for each CONNECT, such as 10.0.0.1:80=TEXT, sends TEXT
-//!                     and an end, and prints a line of JSON: the status, and what has come back or why it ended
+//!                     opens one connection to PROXY, which must prove ID. For each CONNECT, such as 10.0.0.1:80=TEXT, sends
+//!                     TEXT on a stream, ends its direction, and prints a line of JSON: the status, what was received, and the
+//!                     error that ended the stream
 //! hbone-peer take DIRECTORY LISTEN ID...
-//!                     takes CONNECTs to its own addresses, of clients that prove one of ID (401 else), and connects to
-//!                     that port of loopback
+//!                     serves CONNECTs to its own addresses by connecting to the same port of loopback. A client that does not
+//!                     prove one of the IDs gets 401
 //! hbone-peer lie DIRECTORY PROXY ID [CARRIED URL]...
-//!                     over one connection to PROXY, which proves ID: requests for each URL, with CARRIED in the header that
-//!                     proxies believe of each other; for each a line of JSON as above
+//!                     opens one connection to PROXY, which must prove ID, with the ALPN protocol of Leno's proxies. Requests
+//!                     each URL with CARRIED in the header leno-h1, which only proxies may set; prints lines of JSON as above
 //! ```
 //! DIRECTORY has chain.pem, key.pem and roots.pem. In TEXT, `\r` and `\n` stand for those bytes.
 

@@ -404,7 +404,7 @@ impl Lab {
         let command_line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline"));
         let owner = command_line(self.up.pid())?;
         let mut pids = usage::pids_of_cgroup(cgroup)?;
-        // One that has ended meanwhile has no file.
+        // A process that has ended meanwhile has no such file.
         pids.retain(|&pid| command_line(pid).is_ok_and(|command| command != owner));
         Ok(pids)
     }

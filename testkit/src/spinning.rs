@@ -4,9 +4,10 @@ use anyhow::Result;
 
 use crate::tracer::Tracer;
 
-/// Sends a thread with ptrace(2) to an instruction that jumps to itself, of which a program of some size has one by
-/// chance. It creates a file, and sends the thread back once another file exists. The memory of the process does not
-/// change, so that its other threads are not affected. Without a system call in `orig_rax` the kernel restarts none.
+/// Seizes a thread with ptrace(2) and sets its instruction pointer to an instruction that jumps to itself. The bytes of
+/// such an instruction (eb fe) occur by chance in any program that is large enough, so the memory of the process need
+/// not be changed, and its other threads are not affected. `orig_rax` is set to -1, so that the kernel does not restart
+/// a system call that was interrupted. Then creates a file, and restores the registers once another file exists.
 const SPIN: &str = "
 import ctypes, os, sys, time
 SEIZE, INTERRUPT, GETREGS, SETREGS, DETACH, WALL = 0x4206, 0x4207, 12, 13, 17, 0x40000000
@@ -48,12 +49,12 @@ trace(SETREGS, before)
 trace(DETACH)
 ";
 
-/// A thread that spins. It continues where it was with [`resume`](Self::resume) alone.
+/// A thread that spins. It spins until [`resume`](Self::resume) is called, even if this value is dropped before.
 #[derive(Debug)]
 pub struct SpinningThread(Tracer);
 
 impl SpinningThread {
-    /// Makes the thread with this number spin.
+    /// Makes the thread with this ID spin.
     pub fn of(thread: &str) -> Result<Self> {
         Tracer::start(SPIN, &[thread.to_owned()]).map(Self)
     }

@@ -1,4 +1,4 @@
-//! A program that changes threads with ptrace(2), and lets them go when a test is done with them.
+//! A Python program that seizes threads with ptrace(2), and releases them when the test has finished with them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,8 @@ use crate::wait;
 /// Only limits a wait; no measurement depends on it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs until it is told to let the threads go. When this value is dropped, it is killed, and the kernel detaches it.
+/// The running program. If this value is dropped before [`Tracer::finish`], the program is killed, and the kernel
+/// detaches it from the threads.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     program: Running,
@@ -23,8 +24,8 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// Starts a Python script and waits until it has changed the threads. The script gets two paths and the threads. It
-    /// creates the first file, and lets the threads go once the second one exists.
+    /// Starts a Python script and waits until it has seized the threads. The script gets two paths and the thread IDs.
+    /// It creates the first file, and releases the threads once the second one exists.
     pub(crate) fn start(script: &str, threads: &[String]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let (held, go) = (directory.path().join("held"), directory.path().join("go"));
@@ -34,7 +35,7 @@ impl Tracer {
         Ok(Self { program, go, _directory: directory })
     }
 
-    /// Lets the threads go, and waits until that is done.
+    /// Makes the program release the threads, and waits until it ends.
     pub(crate) fn finish(self) -> Result<()> {
         fs::write(&self.go, "")?;
         self.program.finish(LIMIT).map(drop)

@@ -72,7 +72,7 @@ fn spec(name: &str) -> &'static str {
     }
 }
 
-/// The mesh, and the directory from which its instances read what to do.
+/// The running mesh. What its instances do besides serving is read from files in the mesh's directory `knobs`.
 struct Drill {
     mesh: Mesh,
     /// The threads of the proxy that is frozen.

@@ -1,7 +1,7 @@
-//! Tests `leno up` with unmeshed workloads: what it creates, how it is used, and that it removes everything.
+//! Tests `leno up`: what it creates, how it is used, and that it removes everything.
 //!
-//! The workloads are unmeshed, so that neither a proxy nor the control plane is needed. The network lab of
-//! `testkit` tests meshed workloads.
+//! The tests in this file use unmeshed workloads, which need neither a proxy nor the control plane. Most modules test
+//! commands on meshes with proxies. The network lab of `testkit` tests the proxies themselves.
 
 mod completion;
 mod compose;

@@ -20,7 +20,7 @@ spec:
   ports: [{name: http, port: 8080, appProtocol: http}]
 ";
 
-/// A workload that later joins the process.
+/// Three instances that later join the node proxy's process.
 const GUEST: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -53,7 +53,8 @@ fn the_connections_of_an_instance_do_not_depend_on_who_shares_its_process() {
     let limit = metrics.lines().find_map(|line| line.strip_prefix("leno_connections_limit "));
     let limit: f64 =
         limit.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{metrics}"));
-    // An instance may have six eighths of its own share of connections.
+    // An application gets at most six eighths of the connections that its instance has; the rest is for other clients.
+    // The limit in the metrics is rounded down to whole eighths.
     let expected = format!("{}", (limit / 8.0).floor() * 6.0);
     let held = || mesh.text("client", &["python3", "-c", HOLD]);
     assert_eq!(held(), expected);

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     const ID: &str = "spiffe://far.example/server";
-    /// Most roots that a bundle may have.
+    /// The most roots that a bundle may have: `MAX_CERTIFICATES` of leno-spiffe.
     const MOST: usize = 32;
 
     /// Serves this document on one connection after another, with the SPIFFE ID `ID`. Returns the URL and the

@@ -73,7 +73,7 @@ pub(crate) enum FetchError {
     /// The connection or its TLS handshake failed.
     #[error("no connection")]
     Connect(#[source] std::io::Error),
-    /// The exchange failed.
+    /// HTTP failed: the connection broke, or the answer is not valid HTTP/1.
     #[error("the exchange failed")]
     Http(#[from] hyper::Error),
     /// The status of the answer is not 200.

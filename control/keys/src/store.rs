@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  one machine   Store ──► a directory
-//!  a cluster     Store ──► KeptDocuments ──► a Secret, written by the replica that leads, read by each that starts
-//! ```
+//!  one machine   DocumentStore ──► a directory
+//!  a cluster     DocumentStore ──► SharedDocuments ──► a Secret, written by the replica that leads, read by each that starts
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -8,8 +8,8 @@
 //! The index (`leno-index`) interprets the objects.
 //!
 //! ```text
-//! inotify -> wait until settled -> load, check -> diff to last good state -> Update -> index
-//! watches of all kinds -> used fields -> collect until no event arrives --> Update -> index
+//! inotify -> wait until settled -> load, check -> diff to last valid state -> SourceUpdate -> index
+//! watches of all kinds -> used fields -> collect until no event arrives   -> SourceUpdate -> index
 //! ```
 //!
 //! Read first: [`SourceUpdate`], [`FilesSource`], [`KubernetesSource`].

@@ -42,11 +42,7 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// The binary with etcd and the API server; `None` if there is no such binary; a line is then printed that says
-/// that the test is skipped.
-///
-/// # Panics
-/// If `LENO_REQUIRE` has `kubernetes` and there is no binary.
+/// The binary that contains etcd and the API server. Without it, prints that the test is skipped, and returns `None`.
 pub fn binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("CLUSTER_KUBE") {
         return Some(path.into());

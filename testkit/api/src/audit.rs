@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// The names of the files in a bed's directory.
+/// The names of two files in the server's directory: the audit policy and the log.
 pub(crate) const POLICY: &str = "audit.json";
 pub(crate) const LOG: &str = "audit.log";
 

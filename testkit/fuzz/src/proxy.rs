@@ -2,10 +2,11 @@
 //! that only the script advances.
 //!
 //! ```text
-//! clients ──► Outbound ──► application          the planes of the product, on sockets of
-//! clients ──► Inbound ──► application           `scripted`, in one thread
-//! clients ──► Outbound ──► Inbound ──► application            in plaintext, or with mTLS between them
-//! clients ──► Outbound ══► Inbound ──► application            as workloads of one process, the server's a guest
+//! clients ──► Outbound ──► application          the planes of the product in one thread, on sockets that
+//! clients ──► Inbound ──► application           the script holds the other ends of (`leno_transport::scripted`)
+//! clients ──► Outbound ──► Inbound ──► application      in plaintext, or with mTLS between the planes
+//! clients ──► Outbound ══► Inbound ──► application      as workloads of one process: the inbound plane is a guest, which
+//!                                                       means that it runs on the thread of the outbound plane
 //! ```
 //!
 //! An input is a [`Case`]: a configuration, requests with their responses, and an order in which clients
@@ -17,9 +18,8 @@
 //! - applications receive HTTP that has one meaning;
 //! - every request is answered, or its connection ends;
 //! - a request reaches an application once, unless policy allows more;
-//! - each plane connects from the network namespace of its own workload;
-//! - once all clients and applications have left, no task, no charged byte, no connection's place and no exchange in
-//!   progress is left.
+//! - once all clients and applications have left, no task, no memory that is charged to a budget, no slot of a
+//!   connection and no request in progress is left.
 //!
 //! Read first: [`Case`], then `fuzz_run`.
 

@@ -5,7 +5,7 @@
 //! 0: client ─ HTTP/1 ─► proxy ─ HTTP/1 ─► application
 //! 1: client ─ HTTP/1 ─► proxy ─ HTTP/2 ─► proxy ─ HTTP/1 ─► application
 //! 2: client ─ HTTP/2 ─────────────────────► proxy ─ HTTP/1 ─► application
-//! 3: as 2, but the client is another proxy, whose mesh field is trusted
+//! 3: like 2, but the client is another proxy, whose field `leno-h1` is trusted
 //! ```
 
 use std::cell::RefCell;

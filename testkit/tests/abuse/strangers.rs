@@ -117,7 +117,8 @@ fn times_among(
     })
 }
 
-/// How many times as long a meshed client takes, and which part of that this proxy does not cause.
+/// A text with the ratio of a meshed client's times with and without strangers, and the ratio if the strangers connect
+/// to another proxy instead. The latter part is the cost of the load on the machine, and not of this proxy.
 fn compared(before: Duration, among: Duration, elsewhere: Option<Duration>) -> String {
     let times = |time: Duration| time.as_secs_f64() / before.as_secs_f64();
     let Some(elsewhere) = elsewhere else { return String::new() };

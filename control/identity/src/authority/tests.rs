@@ -285,8 +285,8 @@ fn a_key_that_has_signed_the_uid_of_its_pod_is_proven() {
     }
 }
 
-/// A revocation covers certificates by the begin of their validity, and that of pods' certificates is later than
-/// others'.
+/// A revocation covers the certificates whose validity began up to a certain time. Certificates for pods are backdated
+/// by less than others (`POD_CLOCK_SKEW`), so both kinds are tested.
 #[test]
 fn a_revocation_covers_certificates_of_both_kinds_and_none_that_follow() {
     let authority = Authority::ephemeral(&domain()).unwrap();

@@ -278,8 +278,8 @@ async fn replicas_share_what_one_of_them_has_fetched() {
     assert!(keys(&changes).iter().all(|keys| *keys == SET), "{changes:?}");
 }
 
-/// An API server that is starting, or that does not permit it, does not list policies. So the first changes lack
-/// them.
+/// The first changes lack policies if the API server is still starting, or if it does not permit the control plane to
+/// list them.
 #[tokio::test]
 async fn what_is_kept_survives_first_changes_without_policies() {
     let stored: BTreeMap<String, String> = [(document(URL), SET.to_owned())].into();

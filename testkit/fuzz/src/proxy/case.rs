@@ -222,7 +222,8 @@ pub enum Step {
     Drain,
     /// The network ends all connections between the planes.
     Cut,
-    /// The workload of a guest leaves the process: all tasks of the guest end at once. Later connections find a new one.
+    /// The server's workload leaves the process: all tasks of its inbound plane, if that is a guest
+    /// ([`Planes::Guest`]), end at once. Later connections get a new guest.
     EndGuest,
 }
 

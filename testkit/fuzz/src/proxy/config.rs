@@ -43,8 +43,8 @@ pub enum Planes {
     Both,
     /// Like `Both`, with mTLS between the planes.
     Mesh,
-    /// The same with both planes in one process: after the handshake, bytes go through its memory. The inbound plane is
-    /// a guest on the thread of the outbound one.
+    /// Like `Mesh`, but both planes are in one process. After the handshake, bytes go through the memory of the
+    /// process. The inbound plane is a guest: it runs on the thread of the outbound plane.
     Guest,
 }
 

@@ -1,5 +1,5 @@
-//! What is between two planes: TCP over loopback, since mTLS needs the addresses of its sockets, and, for planes of
-//! one process, what makes the server's one a guest on the thread of the client's.
+//! Connections between two planes: TCP over loopback, because mTLS needs the addresses of its sockets. For planes of
+//! one process, also makes the inbound plane a guest on the thread of the outbound plane.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -43,7 +43,7 @@ impl Network {
     /// Ends all connections, at both ends.
     pub(crate) fn cut(&self) {
         for (socket, address) in self.clients.take() {
-            // A descriptor that was closed may be that of another socket by now.
+            // The descriptor may have been closed, and its number may belong to another socket by now.
             let now = getsockname::<SockaddrIn>(socket);
             if now.is_ok_and(|now| SocketAddr::from((now.ip(), now.port())) == address) {
                 // Fails only if the other end has closed the connection.
@@ -59,7 +59,7 @@ fn prepared(socket: StdStream) -> io::Result<TcpStream> {
     TcpStream::from_std(socket)
 }
 
-/// The tasks of a new guest on the calling thread.
+/// The tasks of a new guest (an inbound plane that runs on another worker's thread) on the calling thread.
 pub(crate) fn guest() -> Rc<Domain> {
     static LENT: LazyLock<LentNamespace> = LazyLock::new(|| {
         let (lends, lent) = mpsc::channel();
@@ -69,13 +69,14 @@ pub(crate) fn guest() -> Rc<Domain> {
     Domain::new(LENT.clone())
 }
 
-/// The server's own thread, which lives as long as the process. It makes [`IN_PROCESS`] an address of this process.
+/// Runs the thread of the server's own workload, which ends with the process. It makes [`IN_PROCESS`] an address of a
+/// workload in this process.
 fn serve_elsewhere(lends: &mpsc::Sender<LentNamespace>) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     runtime.block_on(async {
         let (_broker, channel) = Channel::pair()?;
         let probe = Socket::new(Family::IPV4, Type::STREAM, None)?;
-        // In this form it does not count as one of loopback, which all namespaces have.
+        // As an IPv4-mapped address. An IPv4 loopback address would not be registered, because every namespace has it.
         let addresses = vec![IN_PROCESS.to_ipv6_mapped().into()];
         let diagnosis = (leno_sockets::diagnosis()?.into(), None);
         let (handed, _ended) =

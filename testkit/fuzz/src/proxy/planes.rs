@@ -77,7 +77,7 @@ pub(super) fn dial(
     scripted::dial_with(Some(Rc::new(dial)));
 }
 
-/// An outbound plane, and what makes inbound ones.
+/// An outbound plane, and a function that makes inbound planes.
 pub(super) fn planes(
     case: &Case,
     activity: &Rc<Activity>,
