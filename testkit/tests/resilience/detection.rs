@@ -58,7 +58,8 @@ fn a_request_behind_an_empty_line_is_recognised_and_counted() {
     }
 }
 
-/// A protocol other than HTTP is not served there either, and the client gets an error.
+/// The application has a rate limit. A protocol other than HTTP must not reach it, because its requests could not be
+/// counted.
 #[test]
 fn other_protocols_do_not_reach_an_application_with_a_limit() {
     let world = ProxiedServers::inbound("  limits: [{requests: 1000}]\n", |_| FaultyAct::Good);

@@ -150,7 +150,7 @@ fn a_panic_of_a_worker_ends_the_process() -> Result<()> {
     });
     let ended = match started {
         Err(error) => error.to_string(),
-        // It listened for a moment.
+        // The proxy listened before the panic ended it.
         Ok(mut proxy) => wait::until("leno-proxy to end", LIMIT, || proxy.ended())?,
     };
     ensure!(ended.contains("signal: 6"), "not aborted: {ended}");

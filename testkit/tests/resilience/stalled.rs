@@ -23,7 +23,8 @@ fn request(method: &str) -> Request<()> {
     Request::builder().method(method).uri("http://web/").body(()).expect("a request")
 }
 
-/// Two clients grant no window for responses of which the proxy could buffer several MiB.
+/// Two clients request large responses, but permit the proxy to send none of their data. Other clients must get their
+/// responses nevertheless.
 #[test]
 fn clients_without_a_window_do_not_keep_others_from_their_responses() {
     let server = Server::start(|_, _| ServerBehaviour::Large(LARGE));

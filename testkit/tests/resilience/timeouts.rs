@@ -1,4 +1,4 @@
-//! Tests the timeouts of a policy except that of a response: the idle timeout, and the total time of connections.
+//! Tests timeouts: of idle connections, of the total time of connections, and of the wait until a response begins.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -69,7 +69,8 @@ assert own[0] not in ('127.0.0.1', '::1'), own
 http.server.ThreadingHTTPServer(own, Own).serve_forever()
 ";
 
-/// Regression: it answered 503 if the name of its service was resolved to an address of the other family.
+/// Regression: the application's proxy answered 503 if the name of the service was resolved to an address of the other
+/// family than the one in which the application listens.
 fn an_application_of_one_address_family_is_reached_by_clients_of_the_other(
     capture: Capture,
 ) -> Result<()> {

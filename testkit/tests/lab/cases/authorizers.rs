@@ -289,8 +289,7 @@ fn the_answer_reaches_the_client(lab: &Lab, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks this for a meshed client over HTTP/2 and for a client without a proxy, with a body that is larger than a
-/// proxy buffers.
+/// Tests a meshed client over HTTP/2 and a client without a proxy, with a body that is larger than a proxy buffers.
 fn the_application_sees_what_is_allowed(lab: &Lab, url: &str) -> Result<()> {
     let body = lab.directory().join("body");
     fs::write(&body, vec![b'x'; 300_000])?;

@@ -1,10 +1,4 @@
-//! Services behind a waypoint whose servers belong to no mesh of Leno.
-//!
-//! ```text
-//! web, other (meshed) ══► edge (waypoint) ─┬─ TLS origination ─► pay, by its DNS name      outside: both accept packets of
-//!                                          ├─ plaintext ───────► vm, by its address        edge alone
-//!                                          └─ HBONE ═══════════► far, an HBONE server that permits edge alone
-//! ```
+//! Tests services that clients reach through a waypoint and whose servers do not belong to the mesh.
 
 use std::path::Path;
 
@@ -68,7 +62,7 @@ spec:
   validation: {hostname: @HOST@, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}
 ";
 
-/// What applies to each service.
+/// The policies and routes of each service.
 const RULES: &str = "---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -121,8 +115,8 @@ fn a_waypoint_serves_for_servers_that_are_not_of_the_mesh(capture: Capture) -> R
     outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:8080"])?;
     let outcome = || -> Result<()> {
         hbone::identity(&lab, "far", "identity")?;
-        // Before the servers outside are closed, they are there for clients that bypass the waypoint.
-        // To one of them the request is plaintext on a port of TLS.
+        // As long as their packet filter accepts all clients, the servers answer a client that bypasses the waypoint,
+        // which shows that they run. The second URL sends plaintext to a port of TLS, which is answered with 400.
         for (url, status) in by_address().iter().zip(["200", "400"]) {
             until(&lab, "plain", url, status)?;
         }
@@ -138,7 +132,7 @@ fn a_waypoint_serves_for_servers_that_are_not_of_the_mesh(capture: Capture) -> R
     lab.end()
 }
 
-/// The servers outside.
+/// URLs at which the servers `vm` and `pay` are reached directly.
 fn by_address() -> [String; 2] {
     [format!("http://{ADDRESS}:8080/open"), format!("http://{ADDRESS}:443/open")]
 }
@@ -153,8 +147,8 @@ fn close(lab: &Lab, outside: &Outside) -> Result<()> {
     outside.says(&["nft", &rules]).map(drop)
 }
 
-/// The policies of the service apply to the identity that the client has proven to the waypoint, and its routes to what
-/// they permit.
+/// The waypoint must apply the service's policies to the identity that the client has proven, and then the service's
+/// routes to the permitted requests.
 fn through_it(lab: &Lab, name: &str) -> Result<()> {
     until(lab, "web", &format!("http://{name}.lab/open"), "200  of-the-waypoint")?;
     for _ in 0..5 {
@@ -175,7 +169,8 @@ fn through_it(lab: &Lab, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// TLS is that of the waypoint: the server got the name of the policy in the ClientHello.
+/// The waypoint must originate TLS to the server. The server returns the name in the ClientHello, which must be the
+/// host name of the TLS policy.
 fn with_the_name_outside(lab: &Lab) -> Result<()> {
     let said = lab.text("web", &["curl", "-sS", "-m", "20", "http://pay.lab/open"])?;
     ensure!(said.starts_with(&format!("first {} pay.lab", external::HOST)), "{said}");

@@ -498,11 +498,12 @@ fn has_nothing(lab: &Lab) -> Result<()> {
     until(lab, "other", (&plain, 7001), true)
 }
 
-/// A port of a Workload, and one of a Service.
+/// `leno.dev/udp` is declared by a port alone: of the Workload `echo`, or of the Service `chosen`. No annotation
+/// enables datagrams for the servers.
 fn datagrams_are_carried_for_servers_whose_port_alone_declares_it_in_every_mode_of_mtls(
     capture: Capture,
 ) -> Result<()> {
-    // Selected by the Service `chosen`; it declares no port itself.
+    // A Workload that declares no port itself. Its datagrams are declared by the port of a Service that selects it.
     const CHOSEN: &str = r#"---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -536,7 +537,7 @@ fn serves_the_mesh_alone(lab: &Lab) -> Result<()> {
         let said = send(lab, "client", ("4", "connect"), (service, port), (1, "who"))?;
         ensure!(said.last.ends_with("192.0.0.8"), "not from the proxy of {service}: {}", said.last);
         let own = lab.status()?.address(instance, false)?.to_string();
-        // One has a proxy that carries no datagrams of it, the other has none.
+        // `other` has a proxy that does not carry its datagrams, and `plain` has no proxy, so both send plaintext.
         for who in ["other", "plain"] {
             let said = send(lab, who, ("4", "unconnected"), (&own, 7000), (2, "plain"))?;
             ensure!(said.came == 0, "{service} served {who} in plaintext");

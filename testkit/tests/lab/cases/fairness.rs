@@ -192,7 +192,7 @@ fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
     is_served_by_another_thread_alone(capture, stop, StoppedThreads::resume)
 }
 
-/// Unlike one that stands still, it is judged by the CPU time that it uses.
+/// A thread that spins still runs, unlike a stopped one. The process notices it by the CPU time that the thread uses.
 fn a_workload_whose_thread_spins_is_served_by_another_one_alone(capture: Capture) -> Result<()> {
     is_served_by_another_thread_alone(capture, SpinningThread::of, SpinningThread::resume)
 }

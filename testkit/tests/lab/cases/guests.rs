@@ -133,7 +133,7 @@ fn policies_and_limits_of_a_server_hold_on_the_threads_of_its_clients(
     lab.explain(outcome())
 }
 
-/// Regression: each guest used the whole limit, as a proxy does that is alone.
+/// Regression: each guest let the whole limit pass, like a proxy that shares its limit with no other.
 fn a_limit_that_proxies_share_holds_for_all_guests_without_a_control_plane(
     capture: Capture,
 ) -> Result<()> {
@@ -173,7 +173,7 @@ fn a_server_that_leaves_takes_its_guests_with_it(capture: Capture) -> Result<()>
         let stream = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
         ensure!(gauge(&lab, "guest", "leno_guests")? == 1.0, "not on the thread of its client");
         lab.edit(MESH)?;
-        // Its open streams are given time to end. This stream does not end in that time.
+        // The open streams of the removed workload may end within a time limit. This stream outlasts it.
         wait::until("the end of its thread", LIMIT, || {
             Ok(thread(process, "w:lab/guest-0").is_err().then_some(()))
         })?;

@@ -3,7 +3,7 @@
 //! name. An update of the proxies takes the same step.
 //!
 //! ```text
-//! near-a ── bytes, WebSockets ──► far-a      each namespace is the workloads of one process
+//! near-a ── bytes, WebSockets ──► far-a      one process serves all workloads of a namespace
 //! near-b ── bytes, WebSockets ──► far-b
 //! ```
 //! `LENO_NODE_CONNECTIONS` sets how many opaque connections are open (100); there is also a tenth as many

@@ -1,5 +1,5 @@
-//! What root of one workload reaches of another one in node mode: its listeners, and the sockets by which they are
-//! handed over.
+//! Tests which parts of another workload's proxy root of one workload can reach in node mode: its listeners, and the
+//! sockets over which brokers hand sockets to the process.
 //!
 //! ```text
 //!  client (root) ── own proxy ──────────► 15001, 15006, 15008, 15020 of web, of the same process,
@@ -110,7 +110,7 @@ fn root_of_a_workload_reaches_no_listener_or_handover_socket_of_another(
     lab.end()
 }
 
-/// `apart` has a process of its own.
+/// The documents, in which `apart` has its own node proxy process.
 fn mesh() -> String {
     let apart = "leno.dev/mode: node, leno.dev/share: workload";
     MESH.replace("leno.dev/mode: sidecar", apart) + PLAIN
@@ -132,14 +132,15 @@ fn listeners(lab: &Lab) -> Result<()> {
         ensure!(all.len() == hosts.len() * ATTEMPTS, "{printed}");
         Ok(all)
     };
-    // Its own proxy finds no application there. It sends the status, or closes the connection.
+    // The client's own proxy relays these connections to a port where no application listens. It answers 503, or closes
+    // the connection.
     for Attempt(host, port, form, result) in results(&lab.text("client", &dial("0"))?)? {
         let is_served = !["nothing", "not connected"].contains(&&*result);
         let is_refused = result.starts_with("503 ");
         ensure!(!is_served || is_refused, "by its proxy: {host} {port} {form}: {result}");
     }
-    // eBPF recognises what is captured by its control group, which this process is not in. Rules recognise the proxy by
-    // its user.
+    // This process bypasses the client's proxy under each backend. eBPF captures processes by their control group, to
+    // which this process does not belong. Rules of netfilter exempt the user of proxies.
     let around = dial("2102");
     let around = netns::inside(&lab.namespace("client-0")?, || {
         command::text(Command::new(around[0]).args(&around[1..]), DIAL_LIMIT)
@@ -156,7 +157,8 @@ fn listeners(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// With an identity of the mesh, which policies permit: a tunnel leads to the application alone.
+/// A client with an identity of the mesh that policies permit opens HBONE tunnels. Only a tunnel to the application's
+/// own port may be served.
 fn tunnels(lab: &Lab) -> Result<()> {
     let directory = hbone::identity(lab, "plain", "plain")?;
     for (server, port) in [("web", 8080), ("apart", 9000)] {
@@ -168,7 +170,7 @@ fn tunnels(lab: &Lab) -> Result<()> {
             connects.extend(LISTENERS.map(|port| format!("{host}{port}")));
         }
         connects.push("127.0.0.1:15020".to_owned());
-        // Another member of the same process, and an instance of another one.
+        // Another workload that the same process serves, and an instance that another process serves.
         for other in ["client", "web", "apart"].into_iter().filter(|other| *other != server) {
             connects.push(format!("{}:{port}", status.address(other, false)?));
         }
@@ -184,14 +186,15 @@ fn tunnels(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// None has a name, so that no process connects to it: neither by a path, nor by an abstract name, which every process of
-/// the same network namespace could use.
+/// No Unix socket of a process or a broker may have a name. To a named one any process could connect: by its path, or,
+/// in the same network namespace, by its abstract name.
 fn handover_sockets(lab: &Lab) -> Result<()> {
     let mut processes = vec![lab.pid_of(GROUP)?, lab.pid_of(MeshProcess::Node(OF_APART))?];
     for name in ["client-0", "web-0", "apart-0"] {
         processes.push(lab.pid_of(MeshProcess::Broker(name))?);
     }
-    // A socket is in the table of the network namespace in which it was made: for both ends that of `leno up`.
+    // A Unix socket is listed in the network namespace in which it was created. `leno up` has created both ends, so its
+    // own table is read as well.
     let mut names = BTreeMap::new();
     for pid in processes.iter().chain([&lab.pid_of(MeshProcess::Owner)?]) {
         names.extend(unix_sockets(&fs::read_to_string(format!("/proc/{pid}/net/unix"))?)?);
@@ -199,7 +202,7 @@ fn handover_sockets(lab: &Lab) -> Result<()> {
     for pid in processes {
         let mut found = 0;
         for descriptor in fs::read_dir(format!("/proc/{pid}/fd"))? {
-            // It may have been closed meanwhile.
+            // The descriptor may have been closed meanwhile.
             let Ok(target) = fs::read_link(descriptor?.path()) else { continue };
             let target = target.display().to_string();
             let inode = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));

@@ -2,8 +2,8 @@
 //! see another request than the one to which policies were applied.
 //!
 //! ```text
-//! plain, without a proxy ══ leno-h2, with the header that proxies believe of each other ══► proxies of cart (HTTP)
-//!                                                                                            and echo (bytes)
+//! plain, without a proxy ══ leno-h2, with the header leno-h1, which only proxies may set ══► proxies of cart (HTTP)
+//!                                                                                           and echo (bytes)
 //! ```
 
 use std::fs;
@@ -118,8 +118,8 @@ fn lies(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The answers of the proxy of `server` to these requests of `plain`, which are pairs of a header that proxies
-/// exchange and a URL.
+/// The answers of the proxy of `server` to these requests of `plain`. Each request is a value of the header `leno-h1`
+/// and a URL.
 fn sent(
     lab: &Lab,
     directory: &str,

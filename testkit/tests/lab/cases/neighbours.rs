@@ -148,8 +148,8 @@ fn hardware([_, _, high, low]: [u8; 4]) -> String {
     format!("02:6c:65:6e:{high:02x}:{low:02x}")
 }
 
-/// Sends frames as an attacker would. It claims the addresses of others without being asked, to each of them and
-/// to all.
+/// Sends the frames of an attacker: unsolicited ARP replies and neighbour advertisements that claim other instances'
+/// addresses, and packets with forged source addresses, to each instance and to all.
 const FORGE: &str = r#"
 import ipaddress, socket, struct, sys
 

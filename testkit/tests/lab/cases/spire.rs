@@ -2,10 +2,10 @@
 //! SPIFFE's own Go module serves it.
 //!
 //! ```text
-//! spiffe-peer issue ── control.sock ──► control plane: its trust bundle
+//! spiffe-peer issue ── control.sock ──► control plane, which reads its trust bundle
 //!        │ web.sock, cart.sock
-//!        └──────────────► proxies of web and cart           own: of the control plane
-//! web ──► cart ◄── own     both sorts of certificates count
+//!        └──────────────► proxies of web and cart          own: its certificate is from the control plane
+//! web ──► cart ◄── own    certificates of both authorities are accepted
 //! ```
 
 use std::fs::{self, Permissions};

@@ -1,4 +1,4 @@
-//! The bound on streams that an earlier proxy finishes, and what is counted of it.
+//! Tests the time limit for streams that an earlier proxy finishes, and the metrics of those proxies.
 
 use std::fs;
 
@@ -45,7 +45,8 @@ pub(super) fn streams_that_outlast_the_handover_timeout_are_cut_and_counted_and_
                 counted("leno_proxies_finished_total", &[&format!("streams=\"{streams}\"")])
             };
             let (ended, cut) = (of("ended")?, of("cut")?);
-            // Of the two proxies of a stream, the streams of the second one may have ended when the first has cut its own.
+            // A stream passes two proxies. When one of them cuts it, it has ended for the other. So only one proxy of
+            // each pair `b` need count a cut, while both proxies of each pair `a` must count an end.
             let of_one_end = 2 * replicas();
             ensure!(
                 ended + cut == proxies && ended >= of_one_end && cut > 0,
