@@ -1,4 +1,5 @@
-//! The types of the JSON in the interface's answers. `dashboard/web/src/api.ts` declares them as well.
+//! The JSON of the answers of the observer's HTTP interface, as Rust types. `dashboard/web/src/api.ts` declares the
+//! same types.
 //!
 //! | path | answer | parameters |
 //! |---|---|---|
@@ -51,7 +52,7 @@ pub struct Overview {
 pub struct MeshState {
     /// Whether the control plane runs.
     pub control_plane: ControlPlane,
-    /// Instances whose proxy has lost the control plane.
+    /// Instances whose proxy has lost its connection to the control plane.
     pub detached: Vec<String>,
     /// Instances whose proxy did not answer, with the reason.
     pub silent: Vec<String>,

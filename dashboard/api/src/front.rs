@@ -122,7 +122,8 @@ impl DashboardFront {
         Ok(Self { observer, token, is_open: false, limits: limits(), taps: None, own: None })
     }
 
-    /// Adds live requests; `taps` polls a tap. Browsers then must send the token on loopback as well.
+    /// Lets browsers watch requests through taps; `taps` polls a tap. Browsers must then send the token on loopback as
+    /// well.
     ///
     /// # Errors
     /// The system has no random numbers.

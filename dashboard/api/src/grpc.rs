@@ -1,8 +1,8 @@
-//! Offers the interface over gRPC: its JSON as typed messages (`proto/leno/dashboard/v1/dashboard.proto`).
+//! Offers the HTTP interface over gRPC, with its JSON as typed messages (`proto/leno/dashboard/v1/dashboard.proto`).
 //!
 //! ```text
 //!  HTTP/2 ─► call ─► GET of the interface, with the caller's headers ─► JSON ─► message ─► HTTP/2
-//!              └─ Watch: every 5 s      └─ the same code as for a browser: token, rights, bounds
+//!              └─ Watch: every 5 s      └─ the same code as for a browser: token, rights, limits
 //! ```
 //! Each call is translated into the request that a browser would send, so rights and figures are the same. The
 //! fields of the messages have the same names as in the JSON, so `serde` can read the JSON into them

@@ -2,7 +2,7 @@
 //! minutes.
 //!
 //! ```text
-//!  growth ─► push ─► fine: 5 s each ──(older than an hour)──► coarse: 10 min each ──(a day)──► dropped
+//!  MeshGrowth ─► push ─► fine: 5 s each ──(older than an hour)──► coarse: 10 min each ──(a day)──► dropped
 //! ```
 //! Memory is bounded by [`MAX_BYTES`]: above it, fine frames are merged into coarse ones early.
 
@@ -304,7 +304,7 @@ impl History {
         (self.frames(), self.marks.iter())
     }
 
-    /// Adds a frame from a file. A frame that is as long as a slot is coarse.
+    /// Adds a frame from a file to the fine frames. [`restored`](Self::restored) coarsens those that are old.
     pub(crate) fn restore(&mut self, frame: Frame) {
         self.bytes += frame.size();
         self.fine.push_back(frame);

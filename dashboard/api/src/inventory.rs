@@ -1,7 +1,7 @@
 //! The present inventory of a mesh: its proxies, its policies, and the connections that the kernel accounts for.
 //!
 //! ```text
-//!  collector ─ take_proxies, take_policies, take_flows ─► Inventory ─ Sight ─► /api/v1/proxies, policies, flows
+//!  collector ─ take_proxies, take_policies, take_flows ─► Inventory ─ VisibleNamespaces ─► answers
 //! ```
 //! The inventory is not part of the history. Every list has a maximum length, and an answer states how many
 //! entries were dropped.
@@ -159,7 +159,8 @@ pub struct Flows {
     /// all namespaces.
     #[serde(default)]
     pub trimmed: Vec<String>,
-    /// The number of such agents, including those that `trimmed` does not name because it is full.
+    /// The number of agents some of whose rows were dropped, including those that `trimmed` does not name because it is
+    /// full.
     #[serde(default)]
     pub trimmed_nodes: usize,
 }
@@ -175,9 +176,10 @@ pub struct Flow {
     pub peer_namespace: String,
     /// The other end: the name of a workload, `outside`, `itself` or `control-plane`.
     pub peer: String,
-    /// `client` or `server`.
+    /// The role of the workload: `client` or `server`.
     pub role: String,
-    /// `application`, `proxy` or `wire`.
+    /// What was counted: the sockets of the application (`application`) or of its proxy (`proxy`), or the frames on the
+    /// network (`wire`).
     pub socket: String,
     /// Bytes sent, per second.
     pub sent_bytes_per_s: f64,

@@ -1,10 +1,10 @@
 //! Stores what a mesh did in the last day, in bounded memory, and offers a read-only interface to it.
 //!
 //! ```text
-//!  proxies ─► Growth ─► Hub ─┬─► History: frames by time ─► Store, a file
-//!   (every 5 s, leno-observe) └─► serve: JSON ◄─ Front: page, Host, token ◄─ browser; grpc ◄─ other programs
-//!                                      ▲
-//!                                      └─ leno stat --since
+//!  proxies ─ MeshGrowth, every 5 s ─► Hub ─┬─► History: frames by time ─► HistoryStore, a file
+//!                (leno-observe)            └─► serve: JSON ◄─┬─ DashboardFront: page, Host, token ◄─ browser
+//!                                                            ├─ grpc ◄─ other programs
+//!                                                            └─ leno stat --since
 //! ```
 //!
 //! This crate does not know how proxies are reached or what runs a mesh. A collector passes the counts and the

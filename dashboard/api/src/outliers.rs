@@ -8,13 +8,13 @@ use crate::api::{Sign, SignKind};
 
 /// The smallest number of requests for a comparison, both of the instance and of the others.
 const MIN_REQUESTS: f64 = 5.0;
-/// The smallest number of failures of an outlier, their smallest share of its requests, and how many times the
-/// share of the others this share must be.
+/// An outlier has at least this many failures, they are at least this share of its requests, and this share is at least
+/// this many times that of the other instances.
 const MIN_FAILURES: f64 = 3.0;
 const MIN_SHARE: f64 = 0.05;
 const TIMES: f64 = 4.0;
-/// How many times as long the median of an outlier must be as that of the others, and by how many seconds it must
-/// at least be longer.
+/// The median duration of a slow outlier is at least this many times that of the other instances, and at least this
+/// many seconds longer.
 const SLOWER: f64 = 3.0;
 const LONGER_S: f64 = 0.05;
 

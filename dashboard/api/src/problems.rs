@@ -2,29 +2,30 @@
 //!
 //! | rule | severity |
 //! |---|---|
-//! | the control plane is away, or proxies have lost it | bad |
+//! | the control plane does not run, or proxies have lost their connection to it | bad |
 //! | the last edit of the documents was refused | warning |
-//! | instances take no traffic | bad where none of a workload does, else a warning |
-//! | instances run and do not listen on a port that they declare | warning |
+//! | instances of a workload take no traffic | bad if none does and not all of them are being started; else a warning |
+//! | instances run but do not listen on a port that they declare | warning |
 //! | proxies of a workload were started again in the window | warning |
-//! | the application of a workload has ended in the window | bad from the second time on, else a warning |
+//! | the application of a workload ended in the window | bad if it ended at least twice; else a warning |
 //! | at least 1 % of an edge's requests fail, and at least two | bad |
-//! | the clients of an edge give up at least 10 % of its requests, and at least two | bad |
-//! | the mesh itself fails or refuses connections of an edge that carries bytes | bad |
-//! | an authorization policy denies requests or connections of an edge | bad where they passed until a policy was edited, else a warning |
-//! | the server of an edge of bytes does not answer any more | bad |
-//! | requests of an edge take three times as long as usual, and 100 ms longer, by the median; or 250 ms by the longest tenth | bad where other edges fail by it, else a warning |
-//! | limits, routes or egress refuse 10 % of an edge's requests, or its client's proxy what is not HTTP | as what policies deny |
-//! | half of the requests of an edge are answered 4xx, and at most a twentieth usually | bad where other edges fail by it, else a warning |
-//! | retries add 20 % to the requests of an edge, and at least ten | warning |
-//! | endpoints of an edge are ejected while its requests succeed | warning |
-//! | an instance looks up names that do not exist, a certificate has expired, segments are lost, one instance is unlike the others | evidence of the edges to the workload, else a warning of its own |
-//! | proxies do not answer | warning |
+//! | the clients of an edge abandon at least 10 % of its requests, and at least two | bad |
+//! | opaque connections of an edge fail | bad |
+//! | an authorization policy denies requests or connections of an edge | bad if they passed until a policy, a route or a namespace was edited, or if failures of other edges follow from it; else a warning |
+//! | the server of an edge with opaque connections has stopped sending bytes, although the client sends some | bad |
+//! | requests of an edge take three times as long as usual: the median is at least 100 ms longer, or the 90th percentile at least 250 ms | bad if failures of other edges follow from it; else a warning |
+//! | a limit, a route, an egress policy or the check for valid HTTP rejects at least 10 % of an edge's requests, and at least two | as for denials |
+//! | at least half of an edge's requests get 4xx responses, and usually at most a twentieth do | bad if failures of other edges follow from it; else a warning |
+//! | retries add at least 20 % to the requests of an edge, and at least ten | warning |
+//! | endpoints of an edge are ejected, but its requests succeed | warning |
+//! | a certificate has expired, an instance looks up names that do not exist, segments are lost, or one instance differs from the others | evidence of a broken edge to the workload, if there is one; else bad for a certificate, and a warning for the others |
+//! | proxies do not answer the observer | warning |
 //!
-//! In a chain of failing edges, the edge whose server makes no failing calls of its own is shown first. It also comes
-//! before a problem of the instances that are its client and take no traffic. Each problem names its [culprit].
+//! In a chain of failing edges, the edge whose server makes no failing calls of its own is shown first. It is also
+//! shown before a client of it that takes no traffic. Each problem names its [culprit].
 //!
-//! For a past window only the rules over edges and readiness apply, because the state is that of the last observation.
+//! For a past window, only the rules over edges and over instances that take no traffic apply, because the state of the
+//! mesh is known only for the last observation.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

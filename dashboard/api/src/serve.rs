@@ -1,4 +1,4 @@
-//! Answers requests to the interface over HTTP. The interface is read-only and consists of GET and JSON.
+//! Serves the HTTP interface, which is read-only: requests are GET, and answers are JSON.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -333,7 +333,7 @@ pub(crate) mod tests {
             let (_, text) = get(&shop, &part("shop,bank")).await;
             assert!(text.contains("shop") && !text.contains("ledger"), "{target}: {text}");
         }
-        // For this reader, another owner has created the namespace again after all of this.
+        // For this reader, the namespace `shop` was deleted and created again after everything was observed.
         let again = VisibleNamespaces::Namespaces([("shop".to_owned(), u64::MAX)].into());
         let targets = ["topology?window=60000", "routes?window=60000", "changes?from=0", "flows"];
         for target in targets.map(|target| format!("/api/v1/{target}")) {

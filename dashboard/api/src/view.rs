@@ -1,9 +1,10 @@
 //! Shows a history as one reader may see it.
 //!
 //! ```text
-//!  frames, names, changes ──► View: hidden ends have one name, the rest is omitted ──► queries and rules
+//!  frames, names, changes ──► HistoryView ──► queries and rules
 //! ```
-//! The counts of several hidden ends are summed frame by frame.
+//! All ends of edges that the reader may not see have one name; the rest that is hidden is omitted. The counts of
+//! several hidden ends are summed frame by frame.
 
 use std::collections::BTreeMap;
 

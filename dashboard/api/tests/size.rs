@@ -19,7 +19,7 @@ const BOUND: usize = 64 * 1024 * 1024;
 const WORKLOADS: u64 = 1_000;
 const EDGES: u64 = 10_000;
 const ROUTES: u64 = 1_000;
-/// The distance between frames: of fine ones, for the last hour and one slot, and of coarse ones before that.
+/// The time between two frames: fine ones cover the last hour and one slot, coarse ones the time before.
 const FINE_MS: u64 = 5_000;
 const COARSE_MS: u64 = 600_000;
 const DAY_MS: u64 = 24 * 3_600_000;

@@ -234,8 +234,8 @@ where
         }
     }
 
-    /// The answer to a request of a caller. Only requests of the interface prove a connection, because clients
-    /// without a token may read files as well.
+    /// The answer to a request of a caller. Only a successful request for a path below `/api/v1/` proves a connection,
+    /// because clients without a token may read files as well.
     pub(super) async fn ask(&self, request: Request<()>) -> AdminResponse {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let _asked = RequestGuard(&self.asked);

@@ -1,4 +1,5 @@
-//! The methods: the path of the interface that each one requests, and the conversion of its messages.
+//! The methods of the gRPC service: which path of the HTTP interface each of them requests, and how its messages are
+//! converted.
 
 use data_encoding::HEXLOWER;
 use prost::Message;

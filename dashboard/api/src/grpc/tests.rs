@@ -377,7 +377,8 @@ async fn connections_without_a_token_cannot_take_places_of_others() {
     };
     let readers = futures_util::future::join_all((0..4).map(|_| one(Some("Bearer x"))));
     let strangers = async {
-        // These clients connect when all readers have been answered. From then on they cannot prevent the answers.
+        // By now all readers have been answered, so their connections are proven. Clients without a token must not
+        // displace them.
         sleep(Duration::from_millis(10)).await;
         assert_eq!((answered.get(), places.counts().proven, outer.held()), (4, 4, 0));
         let strangers = futures_util::future::join_all((0..20).map(|_| one(None))).await;

@@ -48,7 +48,7 @@ fn two_frames_never_end_at_the_same_moment_even_if_the_clock_is_set_back() {
 fn numbers_of_edges_without_frames_are_reused() {
     let mut history = History::default();
     let mut at = 0;
-    // New edges appear every hour and a half. Those of a day are more than fit.
+    // A thousand new edges appear every hour and a half. More of them appear within a day than the history can hold.
     for round in 0..40 {
         at += 90 * 60_000;
         let edges = (0..1_000).map(|nth| edge("web", &format!("cart-{round}-{nth}"), 1.0));

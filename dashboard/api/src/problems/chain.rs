@@ -35,8 +35,9 @@ pub(super) fn rank(all: &mut [BrokenEdge]) {
             by_server.entry(one.server.clone()).or_default().push(at);
         }
     }
-    // Walks from the edges whose servers make no failing calls towards the clients. Edges of a circle that no such edge
-    // ends are not reached: it is not known where the circle begins, so their rank stays 0.
+    // Walks from the edges whose servers make no failing calls towards the clients. If failing edges form a circle
+    // without such an edge, the walk does not reach them. Their rank stays 0, because it is not known where the circle
+    // begins.
     let mut next: Vec<Option<usize>> = vec![None; all.len()];
     let is_begin = |one: &BrokenEdge| {
         one.fault.may_lead_to_others()

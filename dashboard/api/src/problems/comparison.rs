@@ -157,8 +157,8 @@ impl ComparedWindow {
             .then(|| RejectedRequests { rejected: rejected(recent), requests: recent.requests() })
     }
 
-    /// Whether the server of an opaque edge has stopped answering: the client sends bytes, but the server does
-    /// not.
+    /// Whether the server of an edge with opaque connections has stopped answering: the client sends bytes, but the
+    /// server does not.
     pub(super) fn is_unanswered(&self, ends: &EdgeNames) -> bool {
         let (Some(recent), Some(usual)) = (self.recent.get(ends), self.usual.get(ends)) else {
             return false;

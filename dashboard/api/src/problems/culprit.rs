@@ -3,12 +3,13 @@
 //! | evidence | culprit |
 //! |---|---|
 //! | a certificate of either end has expired | that certificate |
-//! | the application of the server has ended in the window | that application |
-//! | most failures have a cause of the mesh | what the cause is about: a certificate, a limit, routes, egress, an authorizer, the TLS of what is outside, a message that is no HTTP, who listens |
-//! | the server looks up names that do not exist, waits for its limit of CPU, loses segments, or one of its instances is unlike the others | that |
-//! | a proxy of the server does not answer the observer either | that proxy |
-//! | requests are slow, and the server's proxies see few that are | the network or a proxy between the two |
-//! | none of these | the application of the server, or the service where no workload has its name |
+//! | an authorization policy denies the requests or connections | that policy |
+//! | the application of the server ended in the window, and requests or connections fail | that application |
+//! | proxies report a cause for at least half of the failures | what `CauseSubject` says for this cause |
+//! | another sign: the server looks up names that do not exist, is throttled by its CPU limit, loses segments, or one of its instances differs from the others | the name, the limit, the network or the instance |
+//! | a proxy of the server does not answer the observer | that proxy |
+//! | requests are slow, and the server's proxies count few slow ones | the network or a proxy between the two |
+//! | none of these | the application of the server, or the server itself if it is not a workload |
 
 use std::collections::BTreeSet;
 
@@ -28,7 +29,7 @@ pub(super) struct Culprit {
     pub(super) more: String,
 }
 
-/// What a cause of the mesh points to.
+/// What a failure that the mesh itself caused points to, judging by the cause that proxies report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CauseSubject {
     Certificate,

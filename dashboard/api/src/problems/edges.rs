@@ -1,4 +1,4 @@
-//! Finds edges on which requests or connections fail, are abandoned or are denied.
+//! Finds the edges that have a fault, for example because requests fail, are denied or take longer than usual.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ pub(super) enum EdgeFault {
     GivenUp,
     /// Connections fail.
     Refused,
-    /// The server of an opaque edge has stopped answering.
+    /// The server of an edge with opaque connections has stopped answering.
     Unanswered,
     /// Requests take longer than usual.
     Slow(SlowRequests),
@@ -110,7 +110,7 @@ pub(super) struct BrokenEdge {
     pub(super) rank: usize,
     /// Whether failures of other edges are a consequence of it.
     pub(super) is_blamed: bool,
-    /// When the fault began; `None` until that has been searched for, or if it was not found.
+    /// When the fault began; `None` before the search for it, and if the search does not find it.
     pub(super) since_ms: Option<u64>,
     /// Whether traffic passed before the fault began.
     pub(super) worked: bool,
@@ -315,8 +315,9 @@ fn is_slow(slow: SlowRequests, tally: &Tally) -> bool {
     count > 0 && count * slow.one_of >= tally.requests()
 }
 
-/// How many of an edge's connections were denied, if denials explain their failures. A denial that the server
-/// counts only in the next window may be missing.
+/// The number of an edge's connections that were denied; `None` unless denials explain all of its failures. `left` is
+/// how many denials of the server's proxies are not attributed to an edge yet; those of this edge are subtracted. Fewer
+/// denials than failures are sufficient, because the server may count the last ones only in the next window.
 fn connections_of(names: &SeriesNumbers, tally: &Tally, left: &mut u64) -> Option<u64> {
     let closed = count(names, tally, &CLOSED);
     let others = tally.errors() - closed - count(names, tally, &CONSEQUENCES);
@@ -352,7 +353,7 @@ fn is_share(count: u64, least: f64, tally: &Tally) -> bool {
     count >= MIN_FAILURES && float(count) >= least * float(tally.requests())
 }
 
-/// Whether connections of an opaque edge fail.
+/// Whether an edge has only opaque connections, and some of them fail.
 fn refuses(tally: &Tally) -> bool {
     tally.requests() == 0 && (tally.errors() > 0 || tally.connect_failures > 0)
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::api::{Restart, Sign, SignKind};
 use leno_observe::stat::{EdgeGrowth, MeshGrowth};
 
-/// An edge whose requests take this many seconds, some of which fail.
+/// An edge with a number of requests, some of which fail. Each request takes this many seconds.
 fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f64) -> EdgeGrowth {
     let mut one = edge(client, server, requests - failed);
     one.counts.classes[4] = failed;
@@ -16,7 +16,7 @@ fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f
     one
 }
 
-/// The growth of a mesh with these edges, and with workloads for both ends.
+/// The counts of a mesh with these edges, and with workloads for both ends.
 fn mesh(edges: Vec<EdgeGrowth>) -> MeshGrowth {
     let ends = edges.iter().flat_map(|one| [&one.client.1, &one.server.1]);
     let names: BTreeSet<String> = ends.cloned().collect();
