@@ -25,6 +25,9 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Like [`listen`], but with SO_REUSEPORT: other processes of the same user may listen on the same address, and the
 /// kernel spreads new connections over all of them.
+///
+/// # Errors
+/// As [`listen`].
 pub fn listen_beside(address: SocketAddr) -> io::Result<TcpListener> {
     let bind = |address: SocketAddr| {
         let socket = match address {

@@ -317,7 +317,8 @@ impl AuthorityTrust {
         self.signer.root_not_after
     }
 
-    /// When the signing certificate expires. If the mesh's own root signs, this is the root's expiry.
+    /// When the signing certificate or an intermediate certificate above it expires, whichever is first. If the mesh's
+    /// own root signs, this is the root's expiry.
     #[must_use]
     pub fn issuer_not_after(&self) -> SystemTime {
         self.signer.issuer_not_after

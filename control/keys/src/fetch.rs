@@ -218,7 +218,8 @@ async fn exchange(
     url: &Uri,
 ) -> Result<Response<hyper::body::Incoming>, FetchError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The task ends with the exchange, because the sender and the body keep the connection open.
+    // The task ends once the response has been read or dropped, because only the sender and the body keep the
+    // connection open.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection for a fetch ended");

@@ -181,7 +181,8 @@ impl KeySets {
             };
         }
         if permits_others {
-            // Sets whose last fetch failed are fetched again at once.
+            // All fetches end here. Those that are still permitted begin again at once, so that a set whose last fetch
+            // failed is fetched without further delay.
             self.followed.values_mut().for_each(FollowedSet::end);
         }
         if permits_others || names_others {
@@ -414,7 +415,7 @@ impl KeySets {
         }
     }
 
-    /// The permitted URLs within the bounds, in total and for each namespace.
+    /// The permitted URLs, at most [`MAX_URLS_OF_NAMESPACE`] of each namespace.
     fn wanted(&self) -> BTreeSet<String> {
         let mut of_namespaces: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (key, policy) in &self.policies {

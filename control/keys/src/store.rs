@@ -2,9 +2,9 @@
 //! source is unreachable then.
 //!
 //! ```text
-//!  one machine   Store ──► a directory
 //!  one machine   DocumentStore ──► a directory
 //!  a cluster     DocumentStore ──► SharedDocuments ──► a Secret, written by the replica that leads, read by each that starts
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -205,7 +205,8 @@ impl SharedDocuments {
         let mut memory = self.memory();
         memory.unwanted.remove(name);
         let fetched = self.wanted.borrow().get(name).cloned().flatten();
-        // Claimed before it is read, because another replica may store the document first.
+        // The document counts as wanted even if it is not stored here: another replica may store it first, and then it
+        // must be kept.
         self.claim(name);
         fetched.or_else(|| memory.stored.get(name).cloned())
     }

@@ -25,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How long a leader still acts as one after its last renewal that the API server has answered. Even with one more
 /// interval and two more answers, this ends before another replica may take over.
 const ACTS: Duration = Duration::from_secs(8);
-/// The term in seconds that a leader writes into the Lease when it ends.
+/// The term in seconds that a leader writes into the Lease when it stops leading.
 const RELEASED: i32 = 1;
 
 /// Takes part in the election of a leader among the replicas.

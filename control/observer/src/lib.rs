@@ -6,6 +6,7 @@
 //!  agents ── /metrics, every 30 s ──► connections that the kernel counts ─┘  │
 //!                                                                            │
 //!  API server ◄── TokenReview, SubjectAccessReview ── Readers ──► VisibleNamespaces ──► JSON ◄── leno, browser
+//! ```
 //! The observer runs as `leno-controller observe` in a separate pod, so that a fault in it affects neither the
 //! mesh nor the control plane. Like a Prometheus server, it connects to proxies at the addresses of their pods. A
 //! reader sees the namespaces in which they may open port-forwards to pods, which `leno stat` and `leno tap` need

@@ -7,6 +7,7 @@ use leno_program::Family;
 /// The observer's own counters.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
+    /// How many observations were written to the history.
     pub(crate) observations: AtomicU64,
     /// How long the last observation took.
     pub(crate) took_ms: AtomicU64,
@@ -16,7 +17,9 @@ pub(crate) struct Metrics {
     pub(crate) matchings_postponed: AtomicU64,
     /// How many matchings have panicked.
     pub(crate) matchings_failed: AtomicU64,
+    /// How many proxies were queried in the last observation.
     pub(crate) proxies: AtomicU64,
+    /// How many of these proxies did not answer.
     pub(crate) silent: AtomicU64,
     /// How many proxies are not queried because there are too many.
     pub(crate) beyond: AtomicU64,
@@ -24,7 +27,9 @@ pub(crate) struct Metrics {
     pub(crate) left_out: AtomicU64,
     /// How many observations could not be written to the file of the history.
     pub(crate) unwritten: AtomicU64,
+    /// How many requests of readers were answered.
     pub(crate) answered: AtomicU64,
+    /// How many requests were refused because of a missing or invalid token.
     pub(crate) refused: AtomicU64,
     /// How many requests failed because the API server gave no answer.
     pub(crate) unreviewed: AtomicU64,
@@ -33,7 +38,7 @@ pub(crate) struct Metrics {
 /// Counts of other parts of the observer, for the same page of metrics.
 #[derive(Debug)]
 pub(crate) struct ForeignCounts {
-    /// The size of the history in bytes, and how much of it was lost.
+    /// The size of the history in bytes, and how many counts were lost because there were too many series.
     pub(crate) history: (u64, u64),
     /// How many pods are not followed.
     pub(crate) pods: usize,

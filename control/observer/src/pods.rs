@@ -38,8 +38,9 @@ const MIN_SETS: usize = 1_024;
 /// The reasons for waiting of a container that starts normally.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// By how much an observation may be later than what it shows: the time of the next observation and its duration.
-/// One second is added, because the API server reports the creation of a namespace only in whole seconds.
+/// An observation may be recorded up to this long after the traffic that it counts: after the time until the next
+/// observation, and the duration of that observation. One second is added, because the API server reports the creation
+/// of a namespace only in whole seconds.
 const SEEN_WITHIN_MS: u64 = (TICK.as_secs() + ROUND.as_secs() + 1) * 1_000;
 
 type Key = (String, String);
@@ -54,7 +55,7 @@ pub(crate) struct ObservedPod {
     pub(crate) sidecar: bool,
     pub(crate) running: bool,
     pub(crate) ready: bool,
-    /// Whether it is being deleted.
+    /// Whether it is being deleted or has completed.
     pub(crate) ending: bool,
     pub(crate) address: Option<IpAddr>,
     /// The version of the template from which it was created.
@@ -71,7 +72,9 @@ pub(crate) struct ObservedPod {
     pub(crate) trouble: String,
     /// Whether a container has failed or cannot start.
     pub(crate) has_failed: bool,
+    /// How many times its proxy was restarted, and how it ended the last time.
     proxy_ends: (u32, Option<String>),
+    /// The same for its other containers.
     application_ends: (u32, Option<String>),
     /// Its settings of node mode, if it has no sidecar and is not in its node's network.
     mode: Option<PodMode>,
@@ -229,7 +232,7 @@ impl Pods {
 }
 
 impl ObservedPod {
-    /// Reduces a pod to the fields that are kept. A pod that has completed has no address and no proxy.
+    /// Reduces a pod to the fields that are kept.
     pub(crate) fn of(pod: &Pod) -> Self {
         let (metadata, status) = (&pod.metadata, pod.status.as_ref());
         let shared = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
@@ -291,7 +294,7 @@ impl ObservedPod {
     }
 }
 
-/// The labels that a pod has from its template.
+/// The labels of a pod, without those that differ between pods of the same template.
 fn labels(of: &ObjectMeta) -> Labels {
     let all = of.labels.iter().flatten().filter(|(key, _)| !OWN_LABELS.contains(&&***key));
     all.take(MAX_LABELS).map(|(key, value)| (key.clone(), value.clone())).collect()

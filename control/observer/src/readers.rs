@@ -63,6 +63,7 @@ type Key = [u8; 32];
 #[derive(Clone, Debug)]
 struct Reader {
     user: UserInfo,
+    /// When the API server accepted the token.
     since: Instant,
     /// Whether the reader may see each namespace, and when the API server has answered that.
     rights: BTreeMap<String, (bool, Instant)>,

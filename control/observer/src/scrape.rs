@@ -62,6 +62,7 @@ pub(crate) struct Scraper {
     proxies: Restarts,
     applications: Restarts,
     signs: Signs,
+    /// The counts of instances in the last [`COMPARED`] observations.
     compared: VecDeque<Vec<InstanceGrowth>>,
     changes: ChangeDetector,
     /// The number of observations so far.
@@ -149,7 +150,7 @@ impl Scraper {
         let marks = self.changes.look(&pods, self.edits.take(), now_ms);
         let silent = growth.as_ref().map_or(0, |growth| growth.silent.len());
         self.metrics.silent.store(silent as u64, Ordering::Relaxed);
-        // The pages also contain workloads that are not in the mesh.
+        // The scrape also contained pods without a proxy. Their workloads do not belong to the mesh.
         let growth = growth.map(|mut growth| {
             growth.workloads.retain(|one| one.meshed);
             growth
@@ -168,10 +169,11 @@ impl Scraper {
         self.metrics.took_ms.store(took, Ordering::Relaxed);
     }
 
-    /// Collects what changes less often, or costs more.
+    /// Queries the agents every [`ROUNDS`] observations, and matches policies with pods: as often, and after each
+    /// change of an object.
     async fn observe_rarely(&mut self, pods: &Arc<[NamedPod]>) {
         let is_due = self.round.is_multiple_of(ROUNDS);
-        // Flows are the difference between two pages of an agent, so the first page is fetched at once.
+        // Flows are the difference between two pages of an agent, so a second page is fetched soon after the first one.
         if is_due || self.round == 1 {
             self.hub.take_flows(agents::pages(pods, &self.namespace).await);
         }

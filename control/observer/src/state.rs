@@ -46,7 +46,7 @@ pub(crate) fn state(pods: &[NamedPod], namespace: &str, now_ms: u64) -> MeshStat
     }
 }
 
-/// The proxies that did not answer although their pods should have a working proxy.
+/// The proxies that did not answer although their pods are ready.
 pub(crate) fn silent(growth: &MeshGrowth, pods: &[NamedPod]) -> Vec<String> {
     let ready = pods.iter().filter(|(_, pod)| pod.ready && !pod.ending);
     let ready: BTreeSet<(&str, &str)> =

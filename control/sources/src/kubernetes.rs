@@ -236,7 +236,8 @@ where
     }
 }
 
-/// Reduces a `ConfigMap` to its certificate authorities and keys of tokens. One that has neither counts as absent.
+/// Reduces a `ConfigMap` to the entries that the mesh uses: certificates of authorities, and key sets that verify
+/// tokens. A `ConfigMap` that has neither counts as absent.
 fn config_map(mut object: ConfigMap) -> Result<Object, SkippedObject> {
     only_used(&mut object);
     let object = Object::ConfigMap(Box::new(object));

@@ -2,9 +2,10 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Whether the route attaches to the parent.
+/// Whether a route attaches to its parent, or a policy applies to its target.
 pub const ACCEPTED: &str = "Accepted";
-/// Whether every reference of the route leads to an existing port of a service to which the route may refer.
+/// Whether everything exists that a route or a policy refers to, and it may refer to it: for example ports of services,
+/// certificates, keys, or an authorizer.
 pub const RESOLVED: &str = "ResolvedRefs";
 
 /// Whether proxies receive the policy.

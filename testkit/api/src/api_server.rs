@@ -43,6 +43,9 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
 }
 
 /// The binary that contains etcd and the API server. Without it, prints that the test is skipped, and returns `None`.
+///
+/// # Panics
+/// If there is no binary although the environment variable `LENO_REQUIRE` contains `kubernetes`.
 pub fn binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("CLUSTER_KUBE") {
         return Some(path.into());

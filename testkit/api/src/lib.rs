@@ -12,6 +12,7 @@
 //!   test ── TestApiServer::apply ──► API server ◄── leno-controller, leno
 //!                                        │
 //!                                       etcd, in a directory that is removed when the `TestApiServer` is dropped
+//! ```
 //! Start with [`binary`], [`TestApiServer::start`] and [`until`]. [`TestControllers`] plays a cluster's own
 //! controllers, a [`Kubelet`] forwards ports of pods, a [`Relay`] cuts the connection to the API server, and
 //! [`TestApiServer::reads`] counts what clients have read.

@@ -18,6 +18,7 @@
 //! - applications receive HTTP that has one meaning;
 //! - every request is answered, or its connection ends;
 //! - a request reaches an application once, unless policy allows more;
+//! - each plane connects from the network namespace of its own workload;
 //! - once all clients and applications have left, no task, no memory that is charged to a budget, no slot of a
 //!   connection and no request in progress is left.
 //!

@@ -97,8 +97,8 @@ struct Holder {
 impl Authority {
     /// Certifies that the key of a certificate request belongs to `identity`.
     ///
-    /// The certificate (an X509-SVID) names exactly that identity, and ignores names in the request. It expires
-    /// after `lifetime`, or with the root if that is sooner.
+    /// The certificate (an X509-SVID) names exactly that identity, and ignores names in the request. It expires after
+    /// `lifetime`, or with the root or the issuer if that is sooner.
     ///
     /// # Errors
     /// [`IssueError`]. [`IssueError::is_bad_request`] is true if the request is at fault, and false if the
@@ -113,9 +113,9 @@ impl Authority {
         self.certify(&key, identity, lifetime, SystemTime::now())
     }
 
-    /// As [`sign`](Self::sign), for a `PodCertificateRequest` of Kubernetes. The API server only accepts a
-    /// certificate whose validity began at most five minutes ago, lasts for at least another hour, and is not
-    /// longer than `longest` in total.
+    /// As [`sign`](Self::sign), for a `PodCertificateRequest` of Kubernetes. The API server only accepts a certificate
+    /// whose validity began less than five minutes ago, and is at least an hour and at most `longest` in length. A
+    /// shorter `lifetime` is extended to an hour.
     ///
     /// # Errors
     /// As [`sign`](Self::sign).
@@ -218,13 +218,14 @@ impl Authority {
         Ok((holder, trust.state().earliest_begin(identity)))
     }
 
-    /// The latest time, in seconds since 1970, at which the validity of a certificate begins that was issued to a
-    /// workload up to `now` with this lifetime. Other authorities may let the validity begin at the time of issue.
+    /// The latest time, in seconds since 1970, at which the validity of any certificate may begin that was issued to a
+    /// workload up to `now` with this lifetime. A revocation up to this time covers all of them. If there are other
+    /// authorities, it is `now`, because they may let the validity begin at the time of issue.
     #[must_use]
     pub fn newest_begin(&self, lifetime: Duration, now: SystemTime) -> u64 {
         let is_alone = self.trust().others_der().is_empty();
-        // Certificates for pods are the kind whose validity begins later. Some may still be signed until all
-        // replicas have applied the revocation.
+        // Of the authority's own certificates, the validity of those for pods begins last. Replicas that have not
+        // applied the revocation may sign some of these for another `UNTIL_APPLIED`.
         let skew = POD_CLOCK_SKEW.saturating_sub(UNTIL_APPLIED).min(lifetime);
         let skew = if is_alone { skew } else { Duration::ZERO };
         fields::since_epoch(now - skew).as_secs()

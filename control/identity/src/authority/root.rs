@@ -28,7 +28,8 @@ const MAX_PEM: u64 = 16 * 1024;
 const CERTIFICATE_FILE: &str = "ca.pem";
 const KEY_FILE: &str = "ca-key.pem";
 
-/// Why a directory contains no usable authority.
+/// Why an authority cannot be opened, or cannot use a state. A path in an error is that of a file, or the name that the
+/// caller has given to the place of the state.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory or a file in it cannot be used.
@@ -48,18 +49,18 @@ pub enum OpenError {
         /// The key file.
         path: PathBuf,
     },
-    /// The certificate is not a root that this mesh can use.
+    /// A root, an issuer or its key cannot be used.
     #[error("{} {reason}", path.display())]
     Certificate {
-        /// The certificate file.
+        /// The file or place.
         path: PathBuf,
-        /// Why it cannot be used.
+        /// Why it cannot be used; continues a sentence that begins with the path.
         reason: &'static str,
     },
     /// The certificate is a root of another trust domain.
     #[error("{} is the root of {found}, not of {wanted}", path.display())]
     Foreign {
-        /// The certificate file.
+        /// The file or place of the certificate.
         path: PathBuf,
         /// The SPIFFE ID in the certificate.
         found: String,
@@ -70,7 +71,7 @@ pub enum OpenError {
     #[error("{} does not contain the state of an authority: restore it, or remove it to create a \
              new authority", path.display())]
     State {
-        /// The file.
+        /// The file or place of the state.
         path: PathBuf,
         /// The parser's error.
         #[source]

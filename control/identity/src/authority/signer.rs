@@ -48,11 +48,11 @@ pub(super) struct Signer {
     pub(super) roots: Vec<CertificateDer<'static>>,
     /// The identifier of the key, as certificates contain it, in lower-case hexadecimal.
     pub(super) key_id: String,
-    /// When the first of all certificates expires, including roots, in whole seconds.
+    /// When peers will no longer accept signed certificates: the earlier one of the next two times. In whole seconds.
     pub(super) not_after: SystemTime,
-    /// When the last of the roots expires.
+    /// When the last of the roots expires. If a root signs directly, this is when that root expires.
     pub(super) root_not_after: SystemTime,
-    /// When the first certificate of the chain expires, not including roots.
+    /// When the first certificate of the signing chain expires: the signing certificate or an intermediate.
     pub(super) issuer_not_after: SystemTime,
 }
 
@@ -103,8 +103,7 @@ impl Signer {
         let issuer_not_after = earliest(chain.iter()).ok_or_else(|| bad("has no validity"))?;
         let root_not_after = match own_root {
             true => issuer_not_after,
-            // If there are several roots, all but the last may expire without an effect, because verifiers still
-            // trust the others.
+            // Of several roots, only the one that expires last counts, because it verifies certificates until then.
             false => latest(roots.iter()).unwrap_or(issuer_not_after),
         };
         let not_after = root_not_after.min(issuer_not_after);

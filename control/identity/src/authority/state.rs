@@ -312,7 +312,8 @@ impl AuthorityState {
 
     /// The state after the operator has renewed or replaced the issuer; `None` if there is nothing to change now.
     ///
-    /// An issuer with the same roots signs at once, because all verifiers already trust these.
+    /// An issuer with the same roots replaces `to` at once, because verifiers already trust these roots. Another issuer
+    /// begins a rotation, unless one is under way. An issuer whose rotation was aborted is ignored.
     #[must_use]
     pub fn with_issuer(&self, given: &SignerPem, now_unix_s: u64) -> Option<Self> {
         if self.to == *given || self.rejected.as_ref() == Some(given) {

@@ -68,8 +68,8 @@ impl Collector {
                 pending.0.insert(key, ObjectChange::Upsert(object));
             }
             KindEvent::Kept(key, misread) => {
-                // No valid state is known, which is also the case after a restart. If the policy's outline was not
-                // used, requests that the policy denies would be permitted.
+                // If no valid state of the policy is known, for example after a restart, its outline takes effect.
+                // Otherwise requests that the policy denies would be permitted.
                 let is_first = !state.known.contains(&key);
                 let outline = misread.as_ref().filter(|_| key.kind == Kind::AuthorizationPolicy);
                 if let (true, Some(outline)) = (is_first, outline) {
@@ -110,7 +110,7 @@ impl Collector {
         }
     }
 
-    /// How many objects of a kind exist.
+    /// How many objects of a kind have a state that is in effect.
     pub(super) fn count(&self, nth: usize) -> usize {
         self.kinds[nth].known.len()
     }

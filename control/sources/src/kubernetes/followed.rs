@@ -44,9 +44,9 @@ struct KindProgress {
 pub struct UnfollowedKind {
     /// The kind, as Kubernetes writes it.
     pub kind: &'static str,
-    /// How long this has been so.
+    /// How long its watch has been failing.
     pub time: Duration,
-    /// The API server's last answer, or that it does not answer.
+    /// The error of the last attempt, such as the API server's answer.
     pub reason: String,
 }
 

@@ -74,8 +74,8 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, SkippedObject> {
     })))
 }
 
-/// Whether a pod is in the mesh: it has a sidecar ([`is_meshed`]), or it is in node mode by its own settings or
-/// those of its namespace.
+/// Whether a pod is in the mesh: it has a sidecar ([`is_meshed`]), or it is in node mode by its own settings or those
+/// of its namespace. A pod in its node's network cannot be in node mode.
 #[must_use]
 pub fn has_proxy(pod: &Pod, of_namespace: NamespaceMode) -> bool {
     let shared = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));

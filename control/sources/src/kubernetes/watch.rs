@@ -1,4 +1,4 @@
-//! Watches the objects of one kind, and turns what it reports into events.
+//! Watches the objects of one kind, and converts the reports of the watch to events.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -147,7 +147,7 @@ async fn follow<K>(
                 return;
             }
         }
-        // The API server answers again, so it is certain at this moment that the kind does not exist.
+        // The API server has answered that the kind does not exist, so the watch does not count as failing.
         if absence.is_gone(was_there) {
             reporter.reached();
         }

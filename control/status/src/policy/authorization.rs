@@ -62,8 +62,8 @@ pub(super) fn found(
         return vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)];
     }
     let resolved = authorizer(index, policy.namespace, written).and(keys(index, policy, written));
-    // The policy still counts as programmed: proxies deny requests for which they cannot ask the authorizer, and
-    // do not accept tokens that they cannot verify.
+    // The policy does not count as programmed then, although proxies enforce it: they deny requests for which they
+    // cannot ask the authorizer, and do not accept tokens that they cannot verify.
     let programmed = match &resolved {
         Ok(_) => programmed,
         Err(_) => programmed.and(resolved.clone()),

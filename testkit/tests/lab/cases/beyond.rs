@@ -1,4 +1,10 @@
 //! Tests services that clients reach through a waypoint and whose servers do not belong to the mesh.
+//!
+//! ```text
+//! web, other (meshed) ══► edge (waypoint) ─┬─ TLS origination ─► pay, by its DNS name      outside: both accept packets of
+//!                                          ├─ plaintext ───────► vm, by its address        edge alone
+//!                                          └─ HBONE ═══════════► far, an HBONE server that permits edge alone
+//! ```
 
 use std::path::Path;
 
