@@ -23,9 +23,9 @@ use crate::shares::Shares;
 
 /// How many connections are served at once at most; scrapes and probes need a handful.
 const MAX_CONNECTIONS: usize = 64;
-/// How many of them one address may have. Any client may connect here, and the kubelet restarts
-/// containers whose probes fail, so its probes must get through. The kubelet has an address of its
-/// own, and one connection per running probe.
+/// How many connections one address may have. Any client may connect here, and the kubelet restarts containers whose
+/// probes fail, so its probes must get through. The kubelet has an address of its own, and one connection for each
+/// probe in progress.
 const MAX_OF_ADDRESS: usize = 16;
 /// Longest wait for a request's head, for clients that send it at once, as scrapers and probes do. A
 /// stalled client is disconnected after it.

@@ -9,12 +9,12 @@ pub struct Family<'t> {
 }
 
 impl<'t> Family<'t> {
-    /// Begins a family whose value can go both ways.
+    /// Begins a family whose values may rise and fall.
     pub fn gauge(page: &'t mut String, name: &'t str, help: &str) -> Self {
         Self::new(page, (name, "gauge", help))
     }
 
-    /// Begins a family that only grows; its name ends in `_total`.
+    /// Begins a family whose values only rise; its name ends in `_total`.
     pub fn counter(page: &'t mut String, name: &'t str, help: &str) -> Self {
         Self::new(page, (name, "counter", help))
     }

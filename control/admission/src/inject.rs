@@ -188,8 +188,8 @@ pub fn inject(
     check_captured(pod)?;
     check_capture(pod, enclosing)?;
     if mode::is_node(pod, &enclosing.proxies)? {
-        // If the namespace requires a proxy, the pod must not decline it. In other cases nothing is injected, and
-        // the agent reads the pod's setting.
+        // A pod that declines a proxy gets here only if its namespace requires one. Other pods in node mode are not
+        // changed, and the agent reads their settings; but a proxy of the node cannot serve the Workload API to them.
         return match declines(pod) {
             true => Err(InjectError::DeclinesNodeMode),
             false if settings.serves_workload_api => Err(served_by_none()),
@@ -245,8 +245,7 @@ pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
     let mut changes = Vec::new();
     let whole = before.get("metadata").is_none();
     for path in FIELDS {
-        // Skips a part of a field that is new as a whole, and skips the whole field if patches of its parts are
-        // enough.
+        // A pod without `metadata` gets the field as a whole. In other pods only the annotations are patched.
         if path.first() == Some(&"metadata") && whole != (path.len() == 1) {
             continue;
         }
@@ -398,8 +397,8 @@ fn check(pod: &JsonValue) -> Result<(), InjectError> {
         if let Some(port) = ports::taken(container) {
             return Err(InjectError::Port { container: name(container).to_owned(), port });
         }
-        // Mounting a folder of the node instead is not a way around this: the namespace's policy may forbid it,
-        // and the volume with this name is the proxy's.
+        // Only this volume is checked. A hostPath volume that leads to the same folder on the node must be forbidden by
+        // a policy of the namespace.
         let writes = |mount: &JsonValue| {
             mount.name() == Some(WORKLOAD_API_VOLUME)
                 && !matches!(mount.get("readOnly"), Some(JsonValue::Bool(true)))
@@ -495,8 +494,8 @@ pub(crate) fn each_container<E>(
     Ok(())
 }
 
-/// Adds the Secrets for pulling the proxy's image, unless the pod has Secrets already: in its spec, or from its
-/// service account, whose Secrets the API server has added by then.
+/// Adds those Secrets for pulling the proxy's image that the pod does not have yet. It may have them from its spec, or
+/// from its service account, whose Secrets the API server has added by then.
 fn add_pull_secrets(spec: &mut JsonValue, settings: &InjectionSettings, made: &mut Vec<String>) {
     let has = |wanted: &str| spec.list(PULL_SECRETS).iter().any(|secret| name(secret) == wanted);
     let missing: Vec<String> =

@@ -361,9 +361,9 @@ impl InjectionSettings {
     }
 }
 
-/// The longest lifetime to request for certificates from the kubelet, in seconds, if other certificates are valid
-/// for `lifetime`. It is limited to the bounds of Kubernetes, and includes the time by which a certificate's
-/// validity begins before it is issued.
+/// The longest lifetime, in seconds, to request from the kubelet for a pod's certificate. `lifetime` is that of the
+/// mesh's other certificates. The result also covers the time by which a certificate's validity begins before its
+/// issue, and is within the bounds of Kubernetes.
 #[must_use]
 pub fn pod_certificate_seconds(lifetime: Duration) -> u32 {
     /// The bounds of Kubernetes: one hour and 91 days, in seconds.

@@ -156,7 +156,7 @@ impl StoredObjects {
         }
     }
 
-    /// The routes of a namespace that are attached to one of its own services in `services`.
+    /// The routes of a namespace that are attached to one of its own services with the names `parents`.
     fn rivals(
         &self,
         namespace: &str,
