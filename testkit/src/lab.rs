@@ -371,7 +371,7 @@ impl Lab {
         }
     }
 
-    /// The newest process of a group's node proxy. An older process may still be ending.
+    /// A process of a group's node proxy. Control groups in which no process is left are skipped.
     fn node(&self, group: &str) -> Result<u32> {
         for mesh in status::cgroups(&self.name)? {
             for entry in fs::read_dir(mesh.join("groups")).into_iter().flatten() {

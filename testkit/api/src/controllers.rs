@@ -45,7 +45,7 @@ impl TestControllers {
         Self { task, seen }
     }
 
-    /// A namespace with such a name, and its pods, from the round that saw the most pods.
+    /// A namespace whose name begins with `beginning`, and its pods, from the round that saw the most pods.
     pub fn seen(&self) -> Option<(Namespace, Vec<Pod>)> {
         self.seen.lock().unwrap().clone()
     }

@@ -1,9 +1,9 @@
 //! Crafted requests of an adversary, each with the outcomes that are permitted.
 //!
-//! Every case is sent through each plane of a real proxy in this process ([`crate::proxy`]) to an application that
-//! parses HTTP strictly. The proxy must forward a request with the only meaning that the RFCs give it, or refuse
-//! it. The application must never receive bytes that can be read in two ways. Each family of cases has a
-//! generator:
+//! Every case is sent through the two planes of a real proxy in this process, outbound and inbound
+//! ([`crate::proxy::Planes`]), to an application that parses HTTP strictly. The proxy must forward a request with the
+//! only meaning that the RFCs give it, or refuse it. The application must never receive bytes that can be read in two
+//! ways. Each family of cases has a generator:
 //!
 //! | module | families |
 //! |---|---|

@@ -13,9 +13,9 @@
 //! libFuzzer needs no nightly compiler, because flags of the stable compiler insert the coverage counters
 //! (`scripts/fuzz.sh`). It is built only with the feature `engine`.
 //!
-//! The target `proxy` runs both planes on scripted sockets, with a clock that only the script advances. Its
-//! inputs are decoded into a configuration, requests, responses and an order of events, so that any bytes
-//! are a case; its module lists the properties. [`adversary`] sends crafted requests through the same
+//! The target `proxy` runs both planes of a proxy, outbound and inbound, on scripted sockets, with a clock that only
+//! the script advances. Its inputs are decoded into a configuration, requests, responses and an order of events, so
+//! that any bytes are a case; its module lists the properties. [`adversary`] sends crafted requests through the same
 //! planes.
 //!
 //! If there is another implementation of the same standard, the target compares Leno's with it: httparse,

@@ -1,5 +1,5 @@
-//! Fuzzes the readers of payload samples of several connections, as the kernel takes the samples. Each protocol
-//! has a reader; messages may continue in the next sample.
+//! Fuzzes the readers of payload samples, which the kernel takes of several connections. Each protocol has a reader;
+//! messages may continue in the next sample.
 
 use std::collections::BTreeMap;
 

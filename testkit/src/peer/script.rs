@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::http1::ResponseReader;
 use crate::wait;
 
-/// How long a step waits for the other side: much longer than a busy machine needs, and long enough to notice that
-/// a server has lost power.
+/// How long a step waits for the other side: much longer than a busy machine needs, and longer than the mesh needs to
+/// notice that a server has lost power.
 const STEP_LIMIT: Duration = Duration::from_secs(40);
 /// The reason why a script ends early if the other side sends nothing.
 const SILENCE: &str = "nothing came in time";

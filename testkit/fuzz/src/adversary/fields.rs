@@ -178,7 +178,7 @@ fn of_the_connection() -> Vec<Case> {
     cases
 }
 
-/// The bytes after an upgrade that the server did not accept are content or another request.
+/// Requests for an upgrade that the server does not accept. The bytes that follow are content or another request.
 fn upgrades() -> Vec<Case> {
     let mut cases = Vec::new();
     for (protocol, extra) in [

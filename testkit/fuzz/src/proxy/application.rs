@@ -38,7 +38,7 @@ impl RunState {
         self.violations.borrow_mut().push(what);
     }
 
-    /// Counts a request that has arrived; returns the response to send.
+    /// Counts a request that has arrived. Returns its method, the response to send, and whether it asks for an upgrade.
     pub(crate) fn saw(&self, service: usize, letter: u8) -> (Method, Answer, bool) {
         *self.seen.borrow_mut().entry((service, letter)).or_default() += 1;
         let Some((_, request)) = self.requests.get(&letter) else {

@@ -87,10 +87,13 @@ pub enum Extra {
     Cookie,
     Te,
     Grpc,
+    /// The target in absolute form.
     Absolute,
+    /// The field `x-marked`, which routes and policies match and change.
     Marked,
     LongField,
     LenoError,
+    /// A field `Connection` that names `x-fill`.
     Nominated,
     Query,
 }
@@ -147,9 +150,13 @@ pub enum AnswerExtra {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say what they are")]
 pub enum Ending {
+    /// The rest is never sent.
     Stall,
+    /// The connection is closed.
     Close,
+    /// An HTTP/2 stream is reset, with REFUSED_STREAM if nothing was sent; an HTTP/1 connection is closed.
     Refuse,
+    /// An HTTP/2 server sends GOAWAY; an HTTP/1 connection is closed.
     GoAway,
 }
 

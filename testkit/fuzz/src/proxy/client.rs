@@ -14,11 +14,14 @@ pub(crate) struct Client {
     spec: Connection,
     /// The letter of the client's first request. The letters after it belong to its other requests.
     pub(crate) first: u8,
+    /// All bytes that the client is to send.
     script: Vec<u8>,
     /// The offsets at which frames end.
     frames: Vec<usize>,
+    /// The offsets at which requests end.
     requests: Vec<usize>,
     sent: usize,
+    /// How many bytes of the script may be sent so far.
     allowed: usize,
     peer: Option<Peer>,
 }
@@ -162,7 +165,8 @@ impl Client {
                 return Err(mixed(letter, self.first, "a connection"));
             }
         }
-        // An HTTP/2 server that sends first may have been connected to a client that had not sent anything yet.
+        // The bytes may be those of an HTTP/2 server, which sends SETTINGS before the client has sent anything. They
+        // are no response of HTTP/1.
         let is_other = self.end.inbox.starts_with(b"\0\0");
         if !is_clean || is_other {
             return Ok(());

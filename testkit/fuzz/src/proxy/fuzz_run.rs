@@ -64,8 +64,9 @@ pub(crate) struct FuzzRun {
     /// A client that sends given bytes, and then only reads.
     stranger: Option<ScriptedEnd>,
     applications: Vec<Application>,
-    /// The taps, which copy the beginnings of bodies in every other case.
+    /// The taps. If the case has an even number of steps, one copies the beginnings of bodies.
     pub(super) taps: Taps,
+    /// How many bytes were charged to the memory budget before the run.
     charged: usize,
 }
 

@@ -18,7 +18,9 @@ const INTERNAL_ERROR: u32 = 2;
 /// The streams of one connection.
 pub(crate) struct Streams {
     peer: Peer,
+    /// The streams whose requests were counted.
     known: BTreeSet<u32>,
+    /// The streams whose complete requests were checked.
     checked: BTreeSet<u32>,
     waiting: Vec<PendingResponse>,
     sending: BTreeMap<u32, Sending>,
