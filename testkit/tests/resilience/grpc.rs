@@ -87,7 +87,7 @@ fn calls_are_tried_again_within_the_budget() {
     assert!(front.metric(&["leno_retries_denied_total", "budget"]) > 0.0);
 }
 
-/// GRPCRouteWeight and GRPCRouteNamedRule.
+/// Tests the features that the Gateway API's conformance tests GRPCRouteWeight and GRPCRouteNamedRule are about.
 #[test]
 fn grpc_calls_go_by_weight() {
     let servers: Vec<Server> =

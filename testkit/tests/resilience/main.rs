@@ -171,7 +171,8 @@ fn timeouts_end_what_stalls() {
     assert_eq!((answer.status, answer.header("leno-error")), (504, Some("deadline")));
 }
 
-/// One of three endpoints cuts off every body, which a retry cannot repair. It must be ejected.
+/// One of three endpoints fails every request: it cuts off bodies, responds 500, or sends garbage. It must be ejected
+/// after three failures.
 #[test]
 fn an_endpoint_that_fails_is_ejected() {
     for bad in
@@ -280,7 +281,8 @@ fn requests_over_a_limit_are_refused() {
     drop(held);
 }
 
-/// This works without a control plane and without identities: by address, method and header.
+/// This works without a control plane and without identities, because the rules are about addresses, methods and
+/// headers.
 #[test]
 fn a_workload_permits_what_its_authorization_policy_says() {
     let spec = "  rules:\n  - from: [{ipBlocks: [{cidr: 127.0.0.0/8}]}]\n    \

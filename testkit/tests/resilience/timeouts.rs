@@ -125,8 +125,9 @@ struct Row {
     cause: Option<(&'static str, &'static str)>,
 }
 
-/// Each piece arrives within the idle timeout, but all together take longer than the other timeouts. The timeouts
-/// of requests are long enough for a start on a slow machine.
+/// Only in the second row, pieces arrive more slowly than the idle timeout permits. In all others, all pieces together
+/// take longer than the timeout. The timeouts of requests in the last row, which do not apply to these connections, are
+/// long enough for a start on a slow machine.
 const ROWS: [Row; 4] = [
     Row { timeouts: "{idle: 2s}", what: PIECES, cause: None },
     Row {

@@ -283,8 +283,8 @@ fn bytes_of_others_are_refused(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// This must work for meshed and other clients, whatever protocol the port declares. The server returns what it
-/// receives.
+/// Policies must read the server name from the ClientHello of meshed and other clients, whatever protocol the port
+/// declares. The server returns what it receives.
 fn server_names_are_read_of_every_client(lab: &Lab) -> Result<()> {
     let (good, bad) = (hello("good.example.com"), hello("bad.example.com"));
     let versions = bad.replacen("\u{3}\u{1}", "\u{3}\u{5}", 1);

@@ -522,7 +522,8 @@ fn no_flood_of_queries_lets_a_request_pass(lab: &Lab, mesh: &str) -> Result<()> 
     Ok(())
 }
 
-/// In this case the authorizer does not answer, and its time limit is longer than this test.
+/// When a client leaves, the query about its request must end. Here the authorizer does not answer, and its time limit
+/// is longer than this test.
 fn a_question_ends_with_its_client(lab: &Lab, mesh: &str) -> Result<()> {
     let patient = BY_GRPC.replace("timeout: 2s", "timeout: 10s").replace("/seen", "/slow");
     lab.edit(&format!("{mesh}{}", asking("front", &patient)))?;

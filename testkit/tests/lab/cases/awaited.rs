@@ -131,7 +131,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
     lab.explain(outcome())
 }
 
-/// If such a workload ran, the capture would treat it as a proxy.
+/// If a workload ran as the user of proxies, the capture would treat its connections as those of a proxy.
 fn a_workload_that_runs_as_the_user_of_proxies_is_refused_and_named(
     capture: Capture,
 ) -> Result<()> {

@@ -25,7 +25,7 @@ const WEIGHED: usize = 40;
 /// The number of route changes per second, and for how many seconds the routes change.
 const CHANGES_PER_S: u32 = 10;
 const CHANGING_S: u32 = 6;
-/// The request rate per second that the issue requires. A machine that cannot generate it uses a lower rate.
+/// The rate of requests per second that is used if the machine can generate it; otherwise a lower one.
 const FULL_RATE: f64 = 2000.0;
 /// The share of the machine's maximum rate that is generated.
 const LOADED: f64 = 0.4;
@@ -291,7 +291,8 @@ fn grpc_calls_follow_routes(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// MeshGRPCRouteRequestHeaderModifier: the server returns the metadata that it received.
+/// Corresponds to the Gateway API's conformance test MeshGRPCRouteRequestHeaderModifier. The server returns the
+/// metadata that it received.
 fn mesh_grpc_route_request_header_modifier(capture: Capture) -> Result<()> {
     let changes = "
   - matches: [{method: {service: shop.Cart}}]

@@ -18,8 +18,8 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 const MINUTE: i64 = 60;
-/// The shortest lifetime of certificates with which clocks that are this wrong do not delay a renewal until after
-/// the certificate expires.
+/// The shortest lifetime of certificates at which proxies with clocks that are this wrong still renew their
+/// certificates in time.
 const LIFETIME: Duration = Duration::from_mins(36);
 /// The message of a proxy that cannot start because of a clock.
 const NAMES: &str = "check the clocks of this machine and of that of the control plane";
