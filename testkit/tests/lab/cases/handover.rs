@@ -664,8 +664,8 @@ fn listeners(lab: &Lab, instance: &str) -> Result<usize> {
     })
 }
 
-/// Regression: such an instance counted as one without a proxy, because the next process had begun to serve before
-/// it became the current one.
+/// Regression: the instance counted as one without a proxy, because the next process had begun to serve before it
+/// became the current one.
 fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
     capture: Capture,
 ) -> Result<()> {

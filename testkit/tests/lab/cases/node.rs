@@ -366,7 +366,7 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
     lab.explain(outcome())
 }
 
-/// Regression: such a sidecar was not replaced, and its workload was not served until an operator killed the
+/// Regression: a sidecar that hung was not replaced, and its workload was not served until an operator killed the
 /// sidecar.
 fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
     const SIDECAR: MeshProcess<'_> = MeshProcess::Proxy("apart-0");
@@ -495,8 +495,8 @@ pub(super) fn has_nothing_lost(stream: Running) -> Result<()> {
     Ok(())
 }
 
-/// The sockets that a broker sends are lost in this state, and an order to serve one more workload arrives without
-/// sockets.
+/// If a process has no free descriptor, the sockets that a broker sends are lost, and an order to serve one more
+/// workload arrives without its sockets.
 fn a_process_without_a_free_descriptor_keeps_its_members(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {

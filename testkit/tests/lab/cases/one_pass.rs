@@ -143,7 +143,7 @@ fn what_workloads_of_one_process_send_each_other_is_not_on_the_network(
     lab.explain(outcome())
 }
 
-/// A network policy that cuts open connections must have the same effect.
+/// A network policy that cuts open connections must have the same effect on connections that are in memory.
 fn a_network_that_is_cut_ends_what_workloads_of_one_process_have_in_memory(
     capture: Capture,
 ) -> Result<()> {

@@ -72,7 +72,8 @@ pub(super) fn until_answered(lab: &Lab, who: &str, more: &[&str], expected: &str
     heard.with_context(|| format!("{who} {more:?}: {last:?} where {expected:?} is expected"))
 }
 
-/// MeshTrafficSplit, MeshHTTPRouteMatching and MeshConsumerRoute, over HTTP/1 and HTTP/2.
+/// Tests what the Gateway API's conformance tests MeshTrafficSplit, MeshHTTPRouteMatching and MeshConsumerRoute are
+/// about, over HTTP/1 and HTTP/2.
 fn mesh_traffic_split(capture: Capture) -> Result<()> {
     let split = route(
         "split",

@@ -133,7 +133,8 @@ fn until(expected: &str, mut look: impl FnMut() -> Result<String>) -> Result<()>
     heard.with_context(|| format!("{last:?} where {expected:?} is expected"))
 }
 
-/// TLSRouteSimpleSameNamespace, TLSRouteInvalidBackendRefNonexistent, and a TCPRoute for all other connections.
+/// Tests what the Gateway API's conformance tests TLSRouteSimpleSameNamespace and TLSRouteInvalidBackendRefNonexistent
+/// are about, and a TCPRoute for all other connections.
 fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result<()> {
     let named = |names: &str| ("secure", format!("  hostnames: [{names}]\n"));
     let tls_route = |name: &str, names: &str, to: &str| {
@@ -173,8 +174,8 @@ fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result
     lab.explain(cases())
 }
 
-/// TCPRouteWeightedRouting and TCPRouteInvalidBackendRefNonexistent. The server sends first, so the proxy must not
-/// wait for bytes from the client.
+/// Tests what the Gateway API's conformance tests TCPRouteWeightedRouting and TCPRouteInvalidBackendRefNonexistent are
+/// about. The server sends first, so the proxy must not wait for bytes from the client.
 fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
     let to =
         |backends: &str| format!("{MESH}{}", route("TCPRoute", "split", ("bytes", ""), backends));
