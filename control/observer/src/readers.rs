@@ -1,7 +1,7 @@
 //! Identifies readers, and determines which namespaces they may see, with reviews by the API server.
 //!
 //! ```text
-//!  Authorization: Bearer ─► TokenReview ─► user ─► SubjectAccessReview for all namespaces, else for each ─► VisibleNamespaces
+//!  Authorization: Bearer ─► TokenReview ─► user ─► SubjectAccessReview for all namespaces or each ─► VisibleNamespaces
 //! ```
 //! A reader may see a namespace if they have the right to `create` `pods/portforward` in it. With that right,
 //! `leno stat` and `leno tap` can read the same data from the proxies.

@@ -5,8 +5,8 @@
 //! clients ──► Outbound ──► application          the planes of the product in one thread, on sockets that
 //! clients ──► Inbound ──► application           the script holds the other ends of (`leno_transport::scripted`)
 //! clients ──► Outbound ──► Inbound ──► application      in plaintext, or with mTLS between the planes
-//! clients ──► Outbound ══► Inbound ──► application      as workloads of one process: the inbound plane is a guest, which
-//!                                                       means that it runs on the thread of the outbound plane
+//! clients ──► Outbound ══► Inbound ──► application      as workloads of one process: the inbound plane is a guest: it
+//!                                                       runs on the thread of the outbound plane
 //! ```
 //!
 //! An input is a [`Case`]: a configuration, requests with their responses, and an order in which clients
