@@ -124,7 +124,7 @@ pub fn is_well(findings: &[CheckResult]) -> bool {
     findings.iter().all(|finding| finding.level.is_well())
 }
 
-/// A table with a line for each finding: mark, subject, text and remedy. All subjects are padded to the same width, and
+/// A table with a line for each result: mark, subject, text and remedy. All subjects are padded to the same width, and
 /// further lines of a text begin below its first line.
 #[must_use]
 pub fn table(findings: &[CheckResult]) -> String {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// The upper bounds of the buckets in seconds. There are six per decade from 0.1 ms to 10 s, so that a quantile that is
-/// read from them is off by less than a third of its value.
+/// The upper bounds of the buckets in seconds. There are six per decade from 0.1 ms to 10 s. Each is at most 1.7 times
+/// the one before, so the true value of a quantile differs from one that is read from its bucket by at most this
+/// factor.
 pub const BUCKET_BOUNDS_S: [f64; 31] = [
     0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.007,
     0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0,
