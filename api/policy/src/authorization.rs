@@ -2,18 +2,20 @@
 //!
 //! [`AuthorizationTable`] is compiled from the policies that select one workload. A connection is
 //! evaluated once: [`AuthorizationTable::connection`] keeps the rules that match the client and the
-//! port. [`AuthorizationTable::decide`] then evaluates only what these rules require of a request;
-//! it uses no regular expression, and allocates nothing unless a path has escapes and more than
-//! 256 bytes.
+//! port. [`AuthorizationTable::decide`] then evaluates only what these rules require of a request; it uses no regular
+//! expression. It allocates only for a path that has to be decoded or normalised and is long (more than 256 bytes or 16
+//! segments), or if more than four audit and external policies match.
 //!
 //! ```text
 //! Authorization ─ compile ─► AuthorizationTable ─ connection(client, port) ─► ConnectionRules
 //!                                   └─ decide(rules, request) ─► permitted, or denied and why
 //!
+//! the proxy cannot apply the policies ─► denied
 //! deny rule matches ─► denied
+//! servers disagree on the path, and the rules depend on it ─► denied
 //! allow policy selects the port ─► permitted if an allow rule matches, else denied
 //! otherwise ─► the namespace's default
-//! permitted, and external rules match ─► the caller asks their authorizers
+//! permitted, and external rules match ─► the caller asks their authorizers (for relayed bytes: denied)
 //! ```
 
 mod certificate;
@@ -48,7 +50,8 @@ use paths::PathTable;
 #[derive(Debug)]
 pub struct AuthorizationTable {
     policies: Vec<CompiledPolicy>,
-    /// One entry for each combination of a rule and a condition of its `to`; entries of deny rules first.
+    /// One or more entries for each combination of a rule and a condition of its `to`: first those of deny rules, then
+    /// of allow, audit and external rules.
     entries: Vec<Entry>,
     /// The distinct values of `from`.
     clients: Vec<Vec<ClientMatch>>,
@@ -62,10 +65,14 @@ pub struct AuthorizationTable {
     headers: Vec<HeaderMatch>,
     /// The headers that only policies may set, each with the policy that sets it.
     owned: Vec<(PolicyIndex, Arc<str>)>,
+    /// Which clients are permitted on ports that no allow policy selects.
     default: DefaultAuthorization,
     reading: PathReading,
+    /// The trust domain of the mesh itself.
     trust_domain: Arc<str>,
+    /// The namespace of the workload.
     namespace: Arc<str>,
+    /// Whether the proxy can apply the policies. If not, everything is denied.
     is_usable: bool,
 }
 
@@ -110,6 +117,7 @@ struct RequestConditions {
     headers: Box<[u32]>,
     /// The claims that a valid token of the policy's issuers must have; `None` if no token is required.
     token: Option<Box<[ClaimMatch]>>,
+    /// Names in the TLS that the application itself makes. An entry that has any matches no plaintext request.
     server_names: Box<[Arc<str>]>,
 }
 

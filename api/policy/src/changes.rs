@@ -5,6 +5,7 @@ use leno_types::routes::{Filter, HeaderChanges, Mirror, Rewrite, RouteBackend, R
 use crate::headers::combined;
 
 /// The filters of a rule and of a backend, merged. The effect is as if the rule's filters were applied first.
+/// Redirections and CORS are not merged: [`TableRule`](crate::TableRule) has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergedFilters {
     /// Changes of the request's headers.

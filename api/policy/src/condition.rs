@@ -27,14 +27,19 @@ pub enum Mismatch {
 /// match of `/`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Precedence {
+    /// The type of the match, and the length of its text, the longest first: of the path, or of the service and the
+    /// method of gRPC.
     path: [(u8, Reverse<usize>); 2],
     without_method: bool,
     headers: Reverse<usize>,
     query: Reverse<usize>,
+    /// When the route was created, in seconds of Unix time.
     created: u64,
     /// The route as `<namespace>/<name>`.
     name: String,
+    /// The rule's position in its route; [`RuleCondition::rule`] is the position in the table.
     rule: usize,
+    /// The match's position in its rule.
     place: usize,
 }
 

@@ -20,12 +20,13 @@ pub enum RouteDecision<'t> {
     Redirect(MatchedRule<'t>, &'t Redirect),
     /// The request is sent to the backend at this position in the rule.
     Backend(MatchedRule<'t>, usize),
-    /// The request fails, because the chosen backend is invalid or there is no backend to choose.
+    /// The request fails, because the chosen backend is invalid for this reason, or, if it is `None`, because there is
+    /// no backend to choose.
     Nowhere(MatchedRule<'t>, Option<InvalidTarget>),
 }
 
-/// An error response that the proxy makes itself because of the routes. Its `Display` text is the value of the response
-/// header `leno-error`.
+/// Why the routes make a proxy answer a request with an error, or refuse a connection. Its `Display` text is the value
+/// of the response header `leno-error`.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'t> {
     /// The status. The status of a gRPC call is derived from it.
@@ -39,7 +40,7 @@ pub struct Refusal<'t> {
 }
 
 impl RouteTable {
-    /// Decides about a request. `random` is called only if weights decide.
+    /// Decides about a request. `random` is called only if a backend is to be chosen.
     #[must_use]
     pub fn decide(
         &self,
@@ -62,8 +63,8 @@ impl RouteTable {
         }
     }
 
-    /// The refusal of a request that no rule matches. If a service has routes, they replace what would happen without
-    /// routes (GEP-1294, "Route presence").
+    /// The refusal of a request that no rule matches. If a service has routes, such a request is not sent to the
+    /// service's own endpoints, as it would be without routes (GEP-1294, "Route presence").
     #[must_use]
     pub fn no_rule(&self) -> Refusal<'static> {
         Refusal { status: 404, cause: "no-route-matches", reason: None, rule: None }

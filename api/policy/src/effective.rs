@@ -105,7 +105,7 @@ pub(crate) fn narrowness(
     }
 }
 
-/// Replaces those parts of `merged` that `policy` sets.
+/// Replaces those parts of `merged` that `policy` sets, and always the source and the scope.
 fn overlay(merged: &mut Traffic, policy: &Traffic) {
     fn part<T: Clone>(merged: &mut Option<T>, of: &Option<T>) {
         if of.is_some() {

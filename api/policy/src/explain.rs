@@ -60,7 +60,7 @@ impl RouteTable {
 }
 
 impl MatchResult<'_> {
-    /// The condition that is not fulfilled, or that all are, in words.
+    /// In words: the condition that is not fulfilled, or `holds` if all are.
     #[must_use]
     pub fn reason(&self) -> String {
         Reason(self).to_string()

@@ -4,7 +4,7 @@
 //! [`RouteTable`] is compiled from the [routes](leno_types::routes) of one port of a service. [`RouteTable::decide`] is
 //! what a proxy runs for every request; it allocates nothing. [`RouteTable::explain`] evaluates the same conditions and
 //! reports for each why it failed, and [`RouteTable::shadowed`] finds the matches that no request can reach.
-//! [`StreamTable`] does this for connections that are relayed as bytes. [`authorization`] decides whether a client may
+//! [`StreamTable`] decides about connections that are relayed as bytes. [`authorization`] decides whether a client may
 //! connect, and whether a request is permitted. These items say what follows from a rule: [`Choice`] (the backend, by
 //! weight), [`MergedFilters`] (its filters, merged), [`rewrite`] (targets and redirections), [`cors`]. [`effective`]
 //! merges the [traffic policies](leno_types::traffic) that apply to a request.

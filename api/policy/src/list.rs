@@ -26,7 +26,7 @@ pub(crate) struct MatchList {
 /// ```text
 ///   x-tenant: a ──► 1, 4        one lookup per header name, whatever the number of values
 ///   x-tenant: b ──► 2
-///   others      ──► 0, 3        one by one: no header, an expression, a query
+///   others      ──► 0, 3        one by one: matches that require no exact value of a header
 /// ```
 #[derive(Clone, Debug, Default)]
 struct Index {

@@ -66,8 +66,9 @@ impl Pattern {
         literal.chars().all(plain).then_some(literal)
     }
 
-    /// All texts that the expression matches, if they are few: `v1` and `v2` for `v[12]`. The result may contain
-    /// further texts.
+    /// Texts that include all texts that the expression matches, if these are few: `v1` and `v2` for `v[12]`. Some of
+    /// the result may not match, because conditions such as `\b` are left out. `None` if the texts are too many or too
+    /// long.
     pub(crate) fn texts(&self) -> Option<Vec<Vec<u8>>> {
         let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
         let parsed = parser.parse(self.text()).ok()?;

@@ -2,8 +2,8 @@
 
 use leno_types::routes::{PathChange, Redirect};
 
-/// The new target of a request whose path changes; the query is kept. `prefix` is how much of the path was matched by
-/// the rule's prefix match.
+/// The new target of a request whose path changes; the query is kept. `prefix` is the length, in bytes, of the part of
+/// the path that the rule's prefix match has matched.
 #[must_use]
 pub fn target(
     change: &PathChange,
@@ -48,7 +48,9 @@ pub struct RequestUrl<'r> {
     pub query: Option<&'r [u8]>,
 }
 
-/// The value of the `Location` header of a redirection.
+/// The value of the `Location` header of a redirection. If the filter sets a scheme and no port, the port is the
+/// scheme's default; if it sets neither, the port is the one that the client dialled. The scheme's default port is left
+/// out.
 #[must_use]
 pub fn location(redirect: &Redirect, place: &RequestUrl<'_>, prefix: Option<usize>) -> Vec<u8> {
     let scheme = redirect.scheme.as_deref().unwrap_or(place.scheme);

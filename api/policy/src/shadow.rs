@@ -65,7 +65,7 @@ impl RouteTable {
     }
 
     /// The matches that may match a request that `condition` matches, in the order of precedence: those with the same
-    /// path, and for prefixes also regular expressions.
+    /// path and, if the path is a prefix or comes from an expression that was split, also the regular expressions.
     fn rivals<'t>(&'t self, condition: &'t RuleCondition) -> impl Iterator<Item = u32> {
         let same = self.same_path(condition);
         let listed = match condition.path {
@@ -154,7 +154,7 @@ fn path(a: &PathCondition, b: &PathCondition) -> bool {
         (PathCondition::Regex(a), PathCondition::Regex(b)) => {
             a.text() == b.text() || a.text() == ".*"
         }
-        // Every path that a prefix matches begins with a slash.
+        // The prefix `/` is an empty text here, but every path that it matches begins with a slash.
         (PathCondition::Regex(a), PathCondition::Prefix(b)) => a
             .literal_prefix()
             .is_some_and(|literal| literal == "/" || b.starts_with(literal.as_bytes())),

@@ -13,8 +13,8 @@ use crate::table::TableRule;
 /// The routes for connections to one port of a service that are relayed as bytes.
 ///
 /// The server name in the client's TLS hello decides: first an exact name, then the longest `*.` wildcard above it. A
-/// connection without a server name, or with a name that no route has, follows the `TCPRoute`. If two routes have the
-/// same name, the older route wins, then the first by `namespace/name`.
+/// connection without a server name, or with a name that no route has, follows the `TCPRoute`, and is refused if there
+/// is none. If two routes have the same server name, the older route wins, then the first by `namespace/name`.
 #[derive(Clone, Debug)]
 pub struct StreamTable {
     rules: Vec<TableRule>,

@@ -58,7 +58,7 @@ pub struct MatchedRule<'t> {
     pub rule: &'t TableRule,
     /// The rule's position in [`RouteTable::rules`].
     pub place: usize,
-    /// How much of the path the rule's prefix match has matched; `None` if the match is of another type.
+    /// How many bytes of the path the rule's prefix match has matched; `None` if the match is of another type.
     pub prefix: Option<usize>,
 }
 
@@ -129,7 +129,7 @@ impl TableRule {
 }
 
 impl RouteTable {
-    /// Compiles the routes that attach to a port. `None` if no route attaches: requests then go to
+    /// Compiles the routes for requests that attach to a port. `None` if no such route attaches: requests then go to
     /// the service's own endpoints.
     #[must_use]
     pub fn compile(routes: &[Arc<Route>], port: u16) -> Option<Self> {
@@ -177,8 +177,8 @@ impl RouteTable {
         &self.ignored
     }
 
-    /// The rule that a request follows. `None` means that the request is refused with 404. If a service has routes,
-    /// they replace what would happen without routes (GEP-1294, "Route presence").
+    /// The rule that a request follows. `None` means that the request is refused with 404; it is not sent to the
+    /// service's own endpoints, as it would be if the service had no routes (GEP-1294, "Route presence").
     #[must_use]
     pub fn find(&self, request: &impl Request) -> Option<MatchedRule<'_>> {
         let path = request.path();
@@ -200,7 +200,7 @@ impl RouteTable {
     }
 
     /// The matches with the same exact path, prefix or service as `condition`, in the order of precedence. If
-    /// `condition` has no path by which it can be looked up, these are all such matches.
+    /// `condition` has none of these, all matches that have none of them.
     pub(crate) fn same_path(&self, condition: &RuleCondition) -> &[u32] {
         let list = match (&condition.path, condition.path.exact()) {
             (_, Some(path)) => self.exact.get(&path),

@@ -127,7 +127,7 @@ mod tests {
         ] {
             assert!(!matches(&condition, None) && matches(&condition, Some(at(1_500))));
         }
-        // A clock that is slow.
+        // The clock is slow, so that the certificate seems to be valid only in the future: its age counts as zero.
         assert!(matches(&CertificateMatch { max_age: hour, ..none }, Some(at(0))));
     }
 }

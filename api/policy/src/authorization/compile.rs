@@ -100,7 +100,8 @@ impl Compiler {
         }
     }
 
-    /// A condition with paths of both kinds becomes one entry for each kind.
+    /// Adds the entries of one condition on requests. All its paths that are compared by segments share one entry; each
+    /// gRPC method has an entry of its own.
     fn request(
         &mut self,
         (index, policy): (PolicyIndex, &AuthorizationPolicy),

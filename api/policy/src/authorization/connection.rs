@@ -32,7 +32,8 @@ pub struct ConnectionRules {
     pub(super) reads_host: bool,
     /// Whether an entry has a condition on the method.
     pub(super) reads_method: bool,
-    /// Positions in the table's headers of conditions on headers that only policies of the port may set.
+    /// Those conditions on headers that no client can fulfil, because only policies of the port may set these headers:
+    /// their positions in the table's `headers`.
     pub(super) owned: Box<[u32]>,
     /// Whether unknown addresses of the client could change the rules.
     lacks_addresses: bool,

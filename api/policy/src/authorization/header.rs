@@ -17,10 +17,12 @@ pub fn is_spelling(name: &str, given: &str) -> bool {
     name.len() == given.len() && name.bytes().map(folded).eq(given.bytes().map(folded))
 }
 
-/// Whether a request fulfils a condition.
+/// Whether a request fulfils a condition. Without values, the condition requires only that the header is present.
+/// Otherwise a whole line may be one of the values, or an element of a line that is a comma-separated list.
 ///
-/// If `of_all` is true, each line must fulfil it, and no line may have another spelling of the name, because it is not
-/// known which of them the server uses. Otherwise any line with any spelling is enough.
+/// If `of_all` is true, each line, or each of its elements, must be one of the values, and no line may have another
+/// spelling of the name, because it is not known which of them the server uses. Otherwise one element of one line, with
+/// any spelling of the name, is enough.
 pub(super) fn has_header(
     request: &impl AuthorizationRequest,
     HeaderMatch { name, values }: &HeaderMatch,

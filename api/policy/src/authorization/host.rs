@@ -11,7 +11,7 @@ pub(super) fn bare(authority: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }
 
-/// Compares a host with a condition in lower case.
+/// The order of a condition, which is in lower case, and a host, whose case is ignored.
 pub(super) fn compare(condition: &str, host: &str) -> Ordering {
     let host = host.bytes().map(|byte| byte.to_ascii_lowercase());
     condition.bytes().cmp(host)

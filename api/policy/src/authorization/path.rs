@@ -19,7 +19,8 @@ pub enum AmbiguousPath {
     Escape,
     /// The path contains `%2F`, which some servers decode to a slash.
     EncodedSlash,
-    /// The path contains `%25` before two digits, which servers that decode twice read as an escape.
+    /// After one decoding, the path still has an escape, `%` before two hexadecimal digits or before `u`. Servers that
+    /// decode twice decode this, too.
     DoubleEncoding,
     /// The path contains `\` or `%5C`, which some servers read as a slash.
     Backslash,
@@ -62,7 +63,9 @@ impl fmt::Display for AmbiguousPath {
     }
 }
 
-/// The path without escapes. `*`, which stands for no path, is unchanged.
+/// The path in the form in which it is compared with conditions: without escapes and, if `reading` says that the
+/// application does this, without repeated slashes and segments `.` and `..`. With `verbatim`, the path stays as sent.
+/// So does `*`, which stands for no path.
 ///
 /// # Errors
 /// Why servers with this reading do not all read the path in the same way.
@@ -147,10 +150,10 @@ pub fn ambiguity(path: &[u8]) -> Option<AmbiguousPath> {
     canonical(path, &mut Decoded::new(), PathReading::default()).err()
 }
 
-/// Decodes the escapes of a path, and returns the steps of `reading` that may still be applied to the result. An
-/// application that takes only some of the steps may take them before it decodes the path: an escaped dot or slash is
-/// then not a dot or slash for them. So if there were such escapes, the steps for them are left out, unless the
-/// application takes all steps.
+/// Decodes the escapes of a path. Returns `reading` with those of its steps (to merge slashes, to resolve `.` and `..`)
+/// that may still be applied to the result. An application that takes only some of its three steps may take them before
+/// it decodes the path, and then an escaped dot or slash is not a dot or slash for it. So if the path has such an
+/// escape, the steps that the escape would affect are left out, unless the application takes all three.
 fn decode(
     path: &[u8],
     decoded: &mut Decoded,

@@ -1,8 +1,8 @@
 //! The paths of all conditions, so that a request is compared only with those that can match.
 //!
-//! The paths are sorted by segments, so the paths below a path follow it directly. The last path in this order that is
-//! not after the request's path is either equal to it, above it, or shares a parent with it. All other paths that match
-//! are parents of that one.
+//! The paths are sorted by segments, so the paths below a path follow it directly, and every path above a request's
+//! path sorts before it. A search begins with the last path in this order that is not after the request's path, and
+//! follows `parent`: the first path that is equal to the request's path or above it matches, and so do all its parents.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
