@@ -132,8 +132,8 @@ impl CheckAnswer {
     pub fn decode(bytes: Bytes) -> Result<Self, NoCheckAnswer> {
         use proto::check_response::HttpResponse;
         let answer = proto::CheckResponse::decode(bytes)?;
-        // The status decides, even if the response contradicts it. An empty message must not permit anything, although
-        // the code of a missing status would be 0, its default.
+        // The request is permitted only if neither the status nor the response denies it. A missing status has the code
+        // 0, its default, but an empty message must not permit anything: without a status, only an OK response permits.
         let is_permitted = match (&answer.status, &answer.http_response) {
             (Some(status), _) => status.code == 0,
             (None, response) => matches!(response, Some(HttpResponse::OkResponse(_))),

@@ -8,8 +8,8 @@
 //! [`trust`] has the hash with which proxies acknowledge trust bundles.
 //!
 //! [`ext_authz`] is the protocol of external authorizers, which is Envoy's. [`otlp`] is OpenTelemetry's protocol for
-//! exporting spans. [`prometheus`] is the format of Prometheus pages with native histograms. [`spiffe`] is SPIFFE's
-//! Workload API.
+//! exporting spans and log records. [`prometheus`] is the format of Prometheus pages with native histograms. [`spiffe`]
+//! is SPIFFE's Workload API.
 //!
 //! A [`ClientConnection`] is the transport of the generated clients.
 //!
@@ -84,8 +84,8 @@ pub(crate) const LEVEL_WITHOUT_CERTIFICATES: u32 = 4;
 /// The largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;
-/// The largest number of services that a proxy fetches before its workload uses them; others are fetched on first use.
-/// Few workloads use more services than these, and only wait for one round trip at the first use of another.
+/// The largest number of services that a proxy fetches before its workload uses them. It fetches any other service at
+/// its first use, which then waits for one round trip; few workloads use more services than this number.
 pub const MAX_PREFETCH: usize = 256;
 /// The largest number of addresses to which one stream may subscribe. It is twice the number that a proxy watches.
 pub const MAX_SUBSCRIPTIONS: usize = 32_768;

@@ -12,21 +12,21 @@ use proto::{Bucket, BucketSpan, Exemplar, LabelPair, Metric, MetricFamily, Metri
 /// The exponential buckets of a histogram.
 #[derive(Clone, Copy, Debug)]
 pub struct NativeBuckets<'a> {
-    /// The bound between two buckets is `2^(index / 2^schema)`.
+    /// Determines the widths: the upper bound of the bucket with index `i` is `2^(i / 2^schema)`.
     pub schema: i32,
     /// The upper bound of the bucket for values close to zero, which are not distinguished.
     pub zero_threshold: f64,
-    /// The values in that bucket.
+    /// The number of values in the bucket for values close to zero.
     pub zero_count: u64,
     /// The index of the first of `buckets`.
     pub first_index: i32,
-    /// The values in each bucket.
+    /// The number of values in each bucket.
     pub buckets: &'a [u64],
 }
 
-/// Encodes the metric families of a page in OpenMetrics 1.0, each preceded by its length. `native` returns the native
-/// buckets of a histogram, given its family and its labels as the page has them between braces. Lines that belong to no
-/// family are omitted.
+/// Encodes a page, which is a text in the format of OpenMetrics 1.0, as protobuf: its metric families, each preceded by
+/// its length. `native` returns the native buckets of a histogram, given its family and its labels as the page has them
+/// between braces. Lines that belong to no family are omitted.
 #[must_use]
 pub fn encode<'a>(page: &str, native: impl Fn(&str, &str) -> Option<NativeBuckets<'a>>) -> Vec<u8> {
     let mut families: Vec<MetricFamily> = Vec::new();
@@ -56,7 +56,7 @@ pub fn encode<'a>(page: &str, native: impl Fn(&str, &str) -> Option<NativeBucket
 fn kind_of(family: &mut MetricFamily, kind: &str) {
     let kind = match kind {
         "counter" => {
-            // In OpenMetrics the name of a counter's family has no suffix.
+            // In OpenMetrics the name of a counter's family has no suffix; here it has one.
             family.name.push_str("_total");
             MetricType::Counter
         }

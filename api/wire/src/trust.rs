@@ -33,7 +33,7 @@ pub struct TrustBundle {
 /// The roots of other trust domains, X.509 in DER.
 pub type FederatedRoots = BTreeMap<TrustDomain, Vec<Bytes>>;
 
-/// The hash of a bundle with these roots, in any order, in lower-case hexadecimal.
+/// The hash of a bundle, in lower-case hexadecimal. Only its roots count, in any order.
 #[must_use]
 pub fn bundle_hash<T: AsRef<[u8]>>(roots: &[T]) -> String {
     let mut sorted: Vec<&[u8]> = roots.iter().map(AsRef::as_ref).collect();

@@ -38,11 +38,13 @@ impl ServiceUpdate {
         self.0.service.is_some()
     }
 
-    /// Applies the update to the service that the proxy holds, given with its version.
+    /// Applies the update to the service that the proxy holds, given with its version `<front>.<endpoints>`: two texts,
+    /// of which the second stands for the version of the endpoints.
     ///
     /// # Errors
-    /// [`DecodeError::NotHeld`] and [`DecodeError::Version`] if it updates another service or
-    /// version; otherwise an error that names the invalid field.
+    /// [`DecodeError::NotHeld`] if the update has only some parts and the proxy holds no service;
+    /// [`DecodeError::Version`] if it changes endpoints of another version than the one held; otherwise an error that
+    /// names the invalid field.
     pub fn apply(self, held: Option<(&str, &Service)>) -> Result<Service, DecodeError> {
         use proto::service_update::Endpoints;
         let proto::ServiceUpdate { service, endpoints } = self.0;
@@ -110,6 +112,9 @@ fn changed(
     Ok(lists)
 }
 
+/// Applies the splices of one step to the endpoints of each port. A splice copies endpoints of the old list up to the
+/// position `at` of the new list, skips `removed` endpoints of the old list, and appends `added`. `like` refers to an
+/// endpoint of the old list by its position, from 1.
 fn take_step(
     step: proto::EndpointsStep,
     service: &ServiceName,
@@ -145,7 +150,7 @@ fn take_step(
     Ok(())
 }
 
-/// An endpoint with its own workload and addresses, and all other attributes from another endpoint.
+/// An endpoint with the workload and the addresses of `message`, and all other attributes of `like`.
 fn alike(
     message: proto::Endpoint,
     like: Endpoint,

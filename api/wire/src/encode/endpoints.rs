@@ -89,8 +89,8 @@ pub fn endpoints_step(old: &Service, new: &Service) -> Option<Bytes> {
     Some(step.encode_to_vec().into())
 }
 
-/// The splices that turn one list into the other. Endpoints that are in both lists in the same
-/// order are not mentioned; the result is correct for any two lists.
+/// The splices that turn the old list into the new one; `at` of a splice is a position in the new list. Endpoints that
+/// are in both lists in the same order are not mentioned; the result is correct for any two lists.
 fn changes(
     (old, new): (&[Endpoint], &[Endpoint]),
     port: u16,
@@ -147,7 +147,8 @@ fn attributes(endpoint: &Endpoint) -> Attributes<'_> {
     (endpoint.port, endpoint.identity.as_ref(), &endpoint.place, endpoint.wire)
 }
 
-/// For each combination of attributes, the position of the first endpoint that has it, from 1. Empty unless `needed`.
+/// For each combination of attributes, the position of the first endpoint of the old list that has it, from 1. Empty
+/// unless `needed`.
 fn likes(old: &[Endpoint], needed: bool) -> HashMap<Attributes<'_>, u32> {
     let mut likes = HashMap::new();
     for (nth, endpoint) in old.iter().enumerate().take_while(|_| needed) {

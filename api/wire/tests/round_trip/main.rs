@@ -48,7 +48,7 @@ fn wire() -> impl Strategy<Value = WireForm> {
     prop::sample::select(vec![WireForm::Leno, WireForm::Hbone])
 }
 
-/// Only endpoints can be waypoints.
+/// The wire form of an endpoint. Of a workload it is never [`WireForm::Waypoint`].
 fn wire_of_endpoint() -> impl Strategy<Value = WireForm> {
     prop::sample::select(vec![WireForm::Leno, WireForm::Hbone, WireForm::Waypoint])
 }
