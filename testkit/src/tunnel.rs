@@ -20,7 +20,7 @@ const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
 pub const STRANGER: &str = "127.0.0.66";
 
 /// A proxy with an identity and one application behind both of its sides, and HAProxy, which forwards connections
-/// over mTLS to the proxy's inbound side. Dropping this ends both.
+/// over mTLS to the proxy's inbound side. Dropping the value ends both.
 #[derive(Debug)]
 pub struct Tunnel {
     carrier: Listening,

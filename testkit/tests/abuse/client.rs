@@ -9,7 +9,8 @@ use leno_testkit::http1::{Response, ResponseReader};
 
 /// How long the proxy may take to respond or close; much longer than a busy machine needs.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Longest row that is also sent byte by byte. Longer rows test sizes, not positions.
+/// The longest row, in bytes, that is also sent byte by byte. Longer rows test sizes, for which it does not matter how
+/// they are split.
 const MAX_CUT: usize = 4096;
 
 /// How bytes are split into writes.

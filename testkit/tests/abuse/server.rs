@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-/// A recording server on a free port of 127.0.0.1. Dropping this ends it.
+/// A recording server on a free port of 127.0.0.1. Dropping the value ends the server.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,

@@ -78,8 +78,8 @@ fn slow_heads() -> Vec<Slow> {
             "a field section",
             http2,
             [opening(), frames::frame(1, 1, 1, &section)].concat(),
-            // One frame every ten seconds. To send as many frames as a section may have would take longer than a
-            // section may take.
+            // One frame every ten ticks. At this pace, the limit on the time of a section is reached before the limit
+            // on its number of frames.
             |nth| match nth % 10 {
                 0 => frames::frame(9, 0, 1, &frames::section(&[(b"a", b"b")])),
                 _ => Vec::new(),

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   cases/*.txt ──► client ──► leno-proxy ──► application that reads strictly and records
-//!                     └────────── judge ──────────┘
+//!                    └── compared with a strict parse of the case ──┘
 //! ```
 //! No case may cause a panic, a request at the application that a strict parser does not find in the bytes, an answer
 //! to another client's request, a request without an answer, or resources of the proxy that are not released.

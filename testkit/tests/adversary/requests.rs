@@ -80,7 +80,7 @@ fn run(world: &ProxyWorld) {
     assert!(faults.is_empty(), "{}: {} faults\n{}", world.name, faults.len(), faults.join("\n"));
 }
 
-/// Requests that arrived after their client's case was judged, and bytes that were not requests.
+/// Requests that arrived after their case had been checked, and bytes that were not requests.
 fn late(world: &ProxyWorld, cases: &[Case]) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, case) in cases.iter().enumerate() {

@@ -29,6 +29,7 @@ pub(crate) struct ProxyWorld {
     /// Whether the policy denies requests for `/denied`.
     pub(crate) denies: bool,
     proxy: Running,
+    /// The memory that the proxy had charged before the first case.
     idle_bytes: f64,
 }
 
@@ -162,7 +163,7 @@ impl ProxyWorld {
         );
     }
 
-    /// How many connections the mTLS carrier may keep open.
+    /// How many connections may stay open at the proxy. In a [`Tunnel`], HAProxy keeps its connections with mTLS.
     fn kept(&self) -> f64 {
         if matches!(self.proxy, Running::Tunnel(_)) { 100.0 } else { 0.0 }
     }

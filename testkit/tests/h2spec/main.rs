@@ -26,9 +26,9 @@ use tempfile::TempDir;
 
 use crate::suite::{Group, Suite};
 
-/// An nginx that responds `hello` once it has read the whole request. Many cases violate the protocol after the
-/// head, and must do so before the stream has a response and is closed. Its first server buffers the body, and its
-/// second one responds. Dropping this ends it.
+/// An nginx that responds `hello` once it has read the whole request. Many cases violate the protocol after the head,
+/// and must do so before the stream has a response and is closed. The first server of nginx buffers the body, and its
+/// second server responds. Dropping the value ends nginx.
 struct Nginx {
     server: Listening,
     _directory: TempDir,

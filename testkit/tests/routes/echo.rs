@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// A server that ends with its process. Each connection has its own thread.
+/// A server that runs until the test process ends. Each connection has its own thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,

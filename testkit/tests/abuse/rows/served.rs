@@ -1,5 +1,5 @@
-//! Valid requests that look harmful. Each must reach the server as exactly one request, without the fields that
-//! end at a hop.
+//! Valid requests that look harmful. Each must reach the server as exactly one request, without its hop-by-hop fields
+//! (RFC 9110 section 7.6.1).
 
 use super::{RequiredOutcome, Row};
 

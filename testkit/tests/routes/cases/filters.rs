@@ -27,7 +27,8 @@ fn rewritten(bed: &RoutesFixture, request: &str) -> Result<String> {
     Ok(line.split(' ').nth(1).unwrap_or_default().to_owned())
 }
 
-/// MeshHTTPRouteRequestHeaderModifier and MeshHTTPRouteBackendRequestHeaderModifier.
+/// MeshHTTPRouteRequestHeaderModifier and MeshHTTPRouteBackendRequestHeaderModifier: a rule, and a backend of a rule,
+/// sets, adds and removes headers of requests. All other headers are kept.
 #[test]
 fn mesh_http_route_request_header_modifier() -> Result<()> {
     let bed = RoutesFixture::with_rules(&format!(
@@ -49,7 +50,8 @@ fn mesh_http_route_request_header_modifier() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteResponseHeaderModifier, as MeshPorts and MeshFrontend use it.
+/// HTTPRouteResponseHeaderModifier, a filter that MeshPorts and MeshFrontend also use: a rule sets, adds and removes
+/// headers of responses.
 #[test]
 fn http_route_response_header_modifier() -> Result<()> {
     let bed = RoutesFixture::with_rules(
@@ -74,7 +76,8 @@ fn http_route_response_header_modifier() -> Result<()> {
     Ok(())
 }
 
-/// MeshHTTPRouteRewritePath, HTTPRouteRewriteHost and HTTPRouteBackendURLRewrite.
+/// MeshHTTPRouteRewritePath, HTTPRouteRewriteHost and HTTPRouteBackendURLRewrite: the server receives the new path with
+/// the old query, the new host, and also the changes of other filters of the rule.
 #[test]
 fn mesh_http_route_rewrite_path() -> Result<()> {
     let bed = RoutesFixture::with_rules(&format!(
@@ -109,7 +112,8 @@ fn mesh_http_route_rewrite_path() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteCORS.
+/// HTTPRouteCORS: the proxy answers preflights itself, with permissions only for allowed origins, and adds headers to
+/// the responses to all other requests of these origins.
 #[test]
 fn http_route_cors() -> Result<()> {
     let bed = RoutesFixture::with_rules(
@@ -150,7 +154,9 @@ fn http_route_cors() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteRequestMirror, HTTPRouteRequestMultipleMirrors and HTTPRouteRequestPercentageMirror.
+/// HTTPRouteRequestMirror, HTTPRouteRequestMultipleMirrors and HTTPRouteRequestPercentageMirror: one mirror gets a copy
+/// of each request with its body and changed headers, and a mirror with 0 % gets none. The client gets the response of
+/// the backend.
 #[test]
 fn http_route_request_mirror() -> Result<()> {
     let bed = RoutesFixture::with_rules(

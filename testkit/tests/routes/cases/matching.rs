@@ -17,7 +17,8 @@ fn check(rules: &str, cases: &[(&str, &str)]) {
     }
 }
 
-/// MeshHTTPRouteMatching.
+/// MeshHTTPRouteMatching: of a prefix and a header, either is enough; the longest prefix wins, and a prefix ends at a
+/// slash.
 #[test]
 fn mesh_http_route_matching() {
     check(
@@ -41,7 +42,7 @@ fn mesh_http_route_matching() {
     );
 }
 
-/// MeshTrafficSplit and HTTPRouteExactPathMatching.
+/// MeshTrafficSplit and HTTPRouteExactPathMatching: an exact path matches no path below it.
 #[test]
 fn mesh_traffic_split() {
     check(
@@ -55,7 +56,8 @@ fn mesh_traffic_split() {
     );
 }
 
-/// MeshHTTPRouteQueryParamMatching, HTTPRouteMethodMatching, and regular expressions.
+/// MeshHTTPRouteQueryParamMatching and HTTPRouteMethodMatching, and with them regular expressions for a query parameter
+/// and a path, and a condition on the header `Host`.
 #[test]
 fn mesh_http_route_query_param_matching() {
     check(
@@ -89,7 +91,7 @@ fn mesh_http_route_simple_same_namespace() {
     check("  - backendRefs: [{name: echo-v1, port: 80}]\n", &[("GET /any", "echo-v1")]);
 }
 
-/// MeshHTTPRouteWeight.
+/// MeshHTTPRouteWeight: two backends get 70 % and 30 % of the requests, and a backend of weight 0 gets none.
 #[test]
 fn mesh_http_route_weight() {
     let run = || -> Result<()> {

@@ -5,8 +5,9 @@ use anyhow::Result;
 use crate::fixture::RoutesFixture;
 
 /// MeshHTTPRouteRedirectHostAndStatus, MeshHTTPRouteRedirectPath, MeshHTTPRouteRedirectPort,
-/// MeshHTTPRouteSchemeRedirect, MeshHTTPRoute303Redirect, MeshHTTPRoute307Redirect,
-/// MeshHTTPRoute308Redirect.
+/// MeshHTTPRouteSchemeRedirect, MeshHTTPRoute303Redirect, MeshHTTPRoute307Redirect, MeshHTTPRoute308Redirect: the proxy
+/// redirects with the status of the filter, 302 by default. `Location` keeps what the filter does not set, and the
+/// query. No server receives the request.
 #[test]
 fn mesh_http_route_redirect() -> Result<()> {
     let replaced = "path: {type: ReplacePrefixMatch, replacePrefixMatch: /new}";

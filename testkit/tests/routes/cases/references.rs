@@ -55,7 +55,8 @@ fn http_route_invalid_backend_refs() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteReferenceGrant and HTTPRouteInvalidReferenceGrant.
+/// HTTPRouteReferenceGrant and HTTPRouteInvalidReferenceGrant: a reference to another namespace needs a grant there
+/// that names the kind and the namespace of the route, and the service or no service.
 #[test]
 fn http_route_reference_grant() -> Result<()> {
     let rules = "  - backendRefs: [{name: far, namespace: third, port: 80}]\n";

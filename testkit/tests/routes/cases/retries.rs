@@ -19,7 +19,8 @@ fn expect(bed: &RoutesFixture, target: &str, expected: &str, sent: usize) -> Res
     Ok(())
 }
 
-/// HTTPRouteRetry.
+/// HTTPRouteRetry: only the listed statuses are retried, and at most as often as the rule says; then the client gets
+/// the last status.
 #[test]
 fn http_route_retry() -> Result<()> {
     let rules = [
@@ -47,7 +48,8 @@ fn http_route_retry() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteRetryConnectionError.
+/// HTTPRouteRetryConnectionError: a connection that the server closes instead of a response is retried without a list
+/// of statuses. If all attempts fail, the client gets 502.
 #[test]
 fn http_route_retry_connection_error() -> Result<()> {
     let bed = RoutesFixture::with_rules(&rule("/retry", "attempts: 2, backoff: 1ms", ""))?;
@@ -56,7 +58,8 @@ fn http_route_retry_connection_error() -> Result<()> {
     expect(&bed, "/retry?after=3", "502", 3)
 }
 
-/// HTTPRouteRetryWithTimeouts.
+/// HTTPRouteRetryWithTimeouts: `backendRequest` limits each attempt, and an attempt that is too late is retried.
+/// `request` limits all attempts together.
 #[test]
 fn http_route_retry_with_timeouts() -> Result<()> {
     let retry = "codes: [500], attempts: 2, backoff: 1ms";

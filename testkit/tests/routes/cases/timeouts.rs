@@ -4,7 +4,8 @@ use anyhow::Result;
 
 use crate::fixture::RoutesFixture;
 
-/// HTTPRouteTimeoutRequest and HTTPRouteTimeoutBackendRequest.
+/// HTTPRouteTimeoutRequest and HTTPRouteTimeoutBackendRequest: a late response becomes 504, and the request is not sent
+/// again. A timeout of 0 is none. The number in a path is the delay of the response in milliseconds.
 #[test]
 fn http_route_timeouts() -> Result<()> {
     let rule = |path: &str, timeouts: &str| {

@@ -69,8 +69,8 @@ pub(crate) fn request(
         }
     };
     let mut expected = evaluate(authorization, namespace, client, truth);
-    // An ambiguous path is refused if a policy that matches the client depends on paths, whatever other conditions it
-    // has.
+    // An ambiguous path is refused if a policy that matches the client depends on paths, whatever the other conditions
+    // of the policy are. Allow policies do not count if one of them permits every request of the client.
     let depends = |action: Action| {
         of_client(authorization, client, action).any(|(_, to)| !to.paths.is_empty())
     };
@@ -178,8 +178,8 @@ fn evaluate(
     expected
 }
 
-/// Whether the action of a policy is taken. An audit policy is also reported if it is unknown whether it matches: the
-/// request is then denied for another reason, but the log shall show it.
+/// Whether the action of a policy is taken. An audit policy is also reported if it is unknown whether the policy
+/// matches: the request is then denied for another reason, but the log must show the policy.
 fn is_taken(action: Action, truth: Truth) -> bool {
     truth == Truth::Yes || action == Action::Audit && truth == Truth::Perhaps
 }

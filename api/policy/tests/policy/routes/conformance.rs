@@ -9,7 +9,8 @@ fn check(table: &leno_policy::RouteTable, cases: &[(&str, &str)]) {
     }
 }
 
-/// The suite's tests HTTPRouteMatching and MeshHTTPRouteMatching.
+/// The suite's tests HTTPRouteMatching and MeshHTTPRouteMatching: of two matches of a rule, either is enough; a longer
+/// prefix wins, and a prefix ends at a slash.
 #[test]
 fn http_route_matching() {
     let rules = vec![rule(&["/", "version=one"], "v1"), rule(&["/v2", "version=two"], "v2")];
@@ -27,7 +28,7 @@ fn http_route_matching() {
     check(&table(vec![route("matching", rules)]), &cases);
 }
 
-/// The suite's test HTTPRouteMatchingAcrossRoutes.
+/// The suite's test HTTPRouteMatchingAcrossRoutes: the rules of two routes rank as if they were in one route.
 #[test]
 fn http_route_matching_across_routes() {
     let one = route("part1", vec![rule(&["/", "version=one"], "v1")]);
@@ -43,7 +44,8 @@ fn http_route_matching_across_routes() {
     check(&table(vec![one, two]), &cases);
 }
 
-/// The suite's tests HTTPRouteExactPathMatching and MeshTrafficSplit.
+/// The suite's tests HTTPRouteExactPathMatching and MeshTrafficSplit: an exact path does not match a path below it, a
+/// slash at the end, or another case.
 #[test]
 fn http_route_exact_path_matching() {
     let rules = vec![rule(&["=/one"], "v1"), rule(&["=/two"], "v2")];
@@ -58,7 +60,7 @@ fn http_route_exact_path_matching() {
     check(&table(vec![route("exact", rules)]), &cases);
 }
 
-/// The suite's test HTTPRoutePathMatchOrder.
+/// The suite's test HTTPRoutePathMatchOrder: exact paths rank before prefixes, and longer prefixes before shorter ones.
 #[test]
 fn http_route_path_match_order() {
     let rules = vec![
@@ -80,7 +82,8 @@ fn http_route_path_match_order() {
     check(&table(vec![route("order", rules)]), &cases);
 }
 
-/// The suite's test HTTPRouteHeaderMatching.
+/// The suite's test HTTPRouteHeaderMatching: all headers of a match are required, and a match with more headers ranks
+/// first.
 #[test]
 fn http_route_header_matching() {
     let rules = vec![
@@ -106,7 +109,7 @@ fn http_route_header_matching() {
     check(&table(vec![route("headers", rules)]), &cases);
 }
 
-/// The suite's test HTTPRouteMethodMatching.
+/// The suite's test HTTPRouteMethodMatching: methods rank after paths and before headers.
 #[test]
 fn http_route_method_matching() {
     let rules = vec![
@@ -137,7 +140,8 @@ fn http_route_method_matching() {
     check(&table(vec![route("methods", rules)]), &cases);
 }
 
-/// The suite's tests HTTPRouteQueryParamMatching and MeshHTTPRouteQueryParamMatching.
+/// The suite's tests HTTPRouteQueryParamMatching and MeshHTTPRouteQueryParamMatching: names and values are compared
+/// case-sensitively, and query parameters rank after headers.
 #[test]
 fn http_route_query_param_matching() {
     let rules = vec![

@@ -29,7 +29,7 @@ fn grpc(name: &str, rules: Vec<RouteRule>) -> Route {
     Route { kind: RouteKind::Grpc, ..route(name, rules) }
 }
 
-/// The Gateway API's conformance test GRPCExactMethodMatching.
+/// The Gateway API's conformance test GRPCExactMethodMatching, and paths that are not exactly `/service/method`.
 #[test]
 fn grpc_exact_method_matching() {
     let rules = vec![to(&["echo.GrpcEcho/Echo"], "v1"), to(&["echo.GrpcEcho/EchoTwo"], "v2")];
@@ -47,7 +47,8 @@ fn grpc_exact_method_matching() {
     }
 }
 
-/// The Gateway API's conformance test GRPCRouteHeaderMatching.
+/// The Gateway API's conformance test GRPCRouteHeaderMatching: all headers of a match are required, and a match with
+/// more headers ranks first.
 #[test]
 fn grpc_route_header_matching() {
     let rules = vec![

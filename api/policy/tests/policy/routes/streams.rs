@@ -83,7 +83,8 @@ fn one_name_has_one_route() {
     assert_eq!((&*one.route.name, one.hostname, &*one.by.name), ("b", Some(1), "a"));
 }
 
-/// The conformance tests TCPRouteInvalidBackendRefNonexistent and TLSRouteInvalidBackendRefNonexistent.
+/// As in the conformance tests TCPRouteInvalidBackendRefNonexistent and TLSRouteInvalidBackendRefNonexistent: a
+/// connection whose backend is invalid is refused, and so is one whose backends all have weight zero.
 #[test]
 fn what_leads_nowhere_is_refused() {
     let invalid = RouteTarget::Invalid(InvalidTarget::NotFound);

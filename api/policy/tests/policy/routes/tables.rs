@@ -7,7 +7,7 @@ use leno_types::routes::{InvalidTarget, Route, RouteBackend, RouteRule, RouteTar
 
 use super::support::{backend, goes, route, rule, sent, table};
 
-/// The conformance test MeshPorts.
+/// As in the conformance test MeshPorts: a route for port 80 leaves other ports without routes.
 #[test]
 fn a_route_of_a_port_says_nothing_of_the_others() {
     let route = Route { ports: vec![80], ..route("ports", vec![rule(&[], "v1")]) };
@@ -102,7 +102,9 @@ fn explanations_name_what_each_match_lacks() {
     );
 }
 
-/// The conformance tests HTTPRouteNoBackendRefs and HTTPRouteInvalidNonExistentBackendRef, and weights of zero.
+/// As in the conformance tests HTTPRouteNoBackendRefs and HTTPRouteInvalidNonExistentBackendRef, and with weights of
+/// zero: an invalid backend gets its share of the requests, which fail. So do all requests of a rule without backends
+/// or with only weights of zero.
 #[test]
 fn what_leads_nowhere_is_chosen_by_its_weight_and_fails() {
     let invalid = |weight| RouteBackend {
