@@ -118,7 +118,7 @@ impl Labels<String> {
 }
 
 /// The row in which a worker counts the requests of one edge: one client, one server, and how they are connected.
-/// Dropping it frees the row for another edge, unless the worker has ended.
+/// Dropping the value frees the row for another edge, unless the worker has ended.
 #[derive(Debug)]
 pub struct Row {
     rows: Rc<Rows>,

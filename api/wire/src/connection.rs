@@ -17,7 +17,7 @@ use tower_service::Service;
 /// service with thousands of pods arrive in few round trips.
 const WINDOW: u32 = 1 << 20;
 
-/// An open connection. Dropping it closes it.
+/// An open connection. Dropping the value closes the connection.
 #[derive(Debug)]
 pub struct ClientConnection {
     sender: SendRequest<Body>,

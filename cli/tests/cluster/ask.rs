@@ -56,7 +56,7 @@ async fn a_request_of_a_pod_is_explained_from_the_clusters_objects() {
     assert!(unmeshed.contains("client       shop/plain (no proxy)\n"), "{unmeshed}");
 }
 
-/// Regression: `leno authz` listed clients as permitted that such a policy denies.
+/// Regression: `leno authz` listed clients as permitted, although a `Deny` policy that cannot be read denies all.
 #[tokio::test]
 async fn a_policy_that_cannot_be_read_denies_and_is_named() {
     let Some(kube) = binary() else { return };

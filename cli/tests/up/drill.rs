@@ -88,7 +88,7 @@ impl Drill {
         Self { mesh, stopped: RefCell::default() }
     }
 
-    /// Tells an instance what to do, as JSON. An empty text ends that.
+    /// Tells an instance, as JSON, what to do besides serving. With an empty text, the instance only serves.
     fn turn(&self, instance: &str, knobs: &str) {
         let file = self.mesh.directory().join("knobs").join(instance);
         if knobs.is_empty() {

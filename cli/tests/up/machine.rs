@@ -10,7 +10,7 @@ use crate::mesh::{Mesh, err, out, root};
 fn a_bpffs_that_another_mount_hides_is_not_used() {
     let Some(()) = root(|| ()) else { return };
     let check = |mounts: &str| {
-        // The mesh of another test may have mounted it.
+        // The mesh of another test may have mounted a BPF file system there.
         let script = format!(
             "umount -l /run/leno/bpf 2>/dev/null; {mounts} && exec \"$0\" check --name none -o json"
         );

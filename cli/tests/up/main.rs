@@ -179,7 +179,7 @@ fn the_kill_of_a_mesh_ends_grandchildren_too() {
     assert!(processes(&mesh));
     mesh.kill();
     mesh.wait_for("every process to end", || !processes(&mesh));
-    // The guard leaves a new mesh with the same name alone.
+    // `leno guard`, which ended the processes of the killed mesh, leaves a new mesh with the same name alone.
     mesh.restart();
     assert!(mesh.exec("client", &["true"]).status.success());
 }
@@ -391,7 +391,8 @@ fn a_reader_that_goes_away_is_no_error() {
 
 #[test]
 fn the_end_of_one_mesh_leaves_another_alone_that_has_a_similar_name() {
-    // If they were joined with hyphens, the names of both instances would be the same.
+    // If the names of mesh, namespace and instance were joined with hyphens, the result would be the same in both
+    // meshes.
     let Some((mut long, short)) = root(Mesh::similar) else { return };
     long.interrupt();
     assert_eq!(long.ended().code(), Some(0));

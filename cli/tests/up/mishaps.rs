@@ -165,7 +165,7 @@ fn a_mesh_whose_files_are_gone_is_found_and_removed() {
     assert_eq!(mesh.remains(), [""; 0]);
 }
 
-/// The lock may still be held by an owner some of whose threads have not ended yet.
+/// A killed owner holds the lock of its mesh until its last thread has ended, so `leno cleanup` waits for it.
 #[test]
 fn the_lock_of_a_killed_owner_is_waited_for() {
     let Some(mut mesh) = root(|| Mesh::start(&idle())) else { return };

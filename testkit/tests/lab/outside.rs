@@ -26,10 +26,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The address of the outside namespace.
 pub(crate) const ADDRESS: &str = "198.51.100.2";
 
-/// A namespace that simulates the machine on which a mesh is started. Dropping this removes it.
+/// A namespace that simulates the machine on which a mesh is started. Dropping the value removes the namespace.
 pub(crate) struct Machine(String);
 
-/// The outside namespace. Dropping this ends its programs and removes it.
+/// The namespace outside of the mesh. Dropping the value ends the programs in the namespace and removes it.
 pub(crate) struct Outside {
     name: String,
     programs: Vec<Running>,

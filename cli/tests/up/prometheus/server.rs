@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Where Prometheus listens, in that network namespace.
 const LISTEN: &str = "127.0.0.1:9090";
 
-/// A running Prometheus server. Dropping this ends it.
+/// A running Prometheus server. Dropping the value ends the server.
 pub(super) struct Prometheus {
     netns: String,
     promtool: PathBuf,
