@@ -12,8 +12,8 @@ use leno_discovery::Leases;
 use leno_http::{Answer, HeaderLine, RequestView};
 use leno_resilience::{KeyedLimit, Verdict};
 use leno_telemetry::{Counter, Registry};
-use leno_types::{Identity, InstanceName};
 use leno_types::traffic::{LimitKey, RateLimit};
+use leno_types::{Identity, InstanceName};
 
 use crate::Client;
 
