@@ -148,7 +148,6 @@ pub enum AnswerExtra {
 
 /// How a connection ends after a response that is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "their names say what they are")]
 pub enum Ending {
     /// The rest is never sent.
     Stall,
