@@ -15,8 +15,8 @@ use crate::status::MeshStatus;
 /// How long a proxy may take to answer. Most answer within milliseconds, but the result must wait for the slowest.
 /// With this bound, `leno stat` with its window of one second takes less than two seconds.
 const BOUND: Duration = Duration::from_millis(800);
-/// How many proxies are polled at a time. Their answers are held in memory, by this process and by a node proxy that
-/// serves many instances: about 130 kB for each (docs/decisions/211-one-control-thread.md).
+/// How many proxies are polled at a time. Their answers are held in memory, by this process and by a node proxy
+/// that serves many instances: some 40 kB for each with its connection (decision 215).
 const AT_ONCE: usize = 16;
 
 /// Polls every proxy of the mesh, except those that did not answer in `before`. There is nothing to compare their
