@@ -191,7 +191,7 @@ mod tests {
                 uid: Some("u".into()),
                 has_proxy,
             };
-            decide(request, &cluster(), (Arc::clone(&keeper), Arc::default())).await
+            decide(request, &cluster(), (Arc::clone(&keeper), Arc::default(), None)).await
         };
         for (has_proxy, starts) in [(Some(true), false), (None, false), (Some(false), true)] {
             let answer = ask(CniCommand::Add, has_proxy).await;
