@@ -80,9 +80,13 @@ spec:
   ports: [{name: echo, port: 7000, appProtocol: tcp}]
 ";
 
-/// The sum of the samples with this name and all these labels. They are read on the bridge, so that reading them
-/// adds no connection of a workload.
+/// The sum of the samples with this name and all these labels.
 pub(super) fn metric(lab: &Lab, name: &str, labels: &[&str]) -> Result<u64> {
+    sum_of(&page(lab)?, name, labels)
+}
+
+/// The metrics of one reading. They are read on the bridge, so that reading them adds no connection of a workload.
+fn page(lab: &Lab) -> Result<String> {
     let switch = lab.switch()?;
     let switch = switch.file_name().context("a namespace has a name")?;
     let mut curl = Command::new("ip");
@@ -90,7 +94,7 @@ pub(super) fn metric(lab: &Lab, name: &str, labels: &[&str]) -> Result<u64> {
     curl.args(["curl", "-sSf", "http://10.89.0.1:15025/metrics"]);
     let output = curl.output()?;
     ensure!(output.status.success(), "{output:?}");
-    sum_of(&String::from_utf8(output.stdout)?, name, labels)
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn sum_of(text: &str, name: &str, labels: &[&str]) -> Result<u64> {
@@ -162,11 +166,11 @@ fn load(lab: &Lab, to: &[&str]) -> Result<(u64, u64)> {
     Ok(sent)
 }
 
-/// The counts of the connections of an application: bytes sent and received, connections opened and closed.
-fn of_application(lab: &Lab, workload: &str, role: &str) -> Result<[u64; 4]> {
+/// The counts of the connections of an application on a page: bytes sent and received, connections opened and closed.
+fn of_application(page: &str, workload: &str, role: &str) -> Result<[u64; 4]> {
     let (workload, role) = (format!("workload=\"{workload}\""), format!("role=\"{role}\""));
     let of = |name: &str, more: &str| {
-        metric(lab, name, &[&workload, &role, "socket=\"application\"", more])
+        sum_of(page, name, &[&workload, &role, "socket=\"application\"", more])
     };
     Ok([
         of("leno_flow_bytes_total", "direction=\"sent\"")?,
@@ -183,12 +187,16 @@ fn bytes_of_tcp_are_those_of_both_applications(capture: Capture) -> Result<()> {
         Ok(super::node::echoes(&lab, "echo:7000").is_ok().then_some(()))
     }))?;
     let read = || -> Result<[[u64; 4]; 2]> {
-        Ok([of_application(&lab, "client", "client")?, of_application(&lab, "echo", "server")?])
+        let page = page(&lab)?;
+        Ok([of_application(&page, "client", "client")?, of_application(&page, "echo", "server")?])
     };
-    // The lab used earlier connections to check that the server is ready.
-    let before = lab.explain(wait::until("earlier connections to end", LIMIT, || {
+    // A page may be 200 ms old, and so may lack the echo, which `before` must contain.
+    let before = lab.explain(wait::until("the echo to be counted", LIMIT, || {
         let now = read()?;
-        Ok(now.iter().all(|end| end[2] == end[3]).then_some(now))
+        let is_whole = |[sent, received, opened, closed]: &[u64; 4]| {
+            *sent > 0 && *received > 0 && opened == closed
+        };
+        Ok(now.iter().all(is_whole).then_some(now))
     }))?;
     let size = MESSAGE.to_string();
     let to = ["--protocol", "tcp", "--url", "http://echo:7000/", "--body-size", &size];
@@ -215,6 +223,11 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
         Ok(std::fs::write(directory.join("streams.conf"), nginx)?)
     })?;
     lab.reach("client", "web:8080")?;
+    // A page may be 200 ms old, and so may lack this request, which the first counts must contain.
+    lab.explain(wait::until("the first request to be read", LIMIT, || {
+        let now = Counts::read(&lab, "web-0")?;
+        Ok((now.outbound > 0 && now.inbound > 0).then_some(()))
+    }))?;
     let mut all = 0;
     for (protocol, url, server) in [
         ("http1", "http://web:8080/", "web-0"),
