@@ -158,7 +158,7 @@ fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
     ensure!(knock(near)?.trim() == "1", "the machine itself refuses");
     ensure!(knock(far)?.trim() == "124", "a packet from outside came in");
     lab.end()?;
-    world.is_as_before()?;
+    lab.explain(world.is_as_before())?;
     let remains = lab.remains()?;
     ensure!(remains.is_empty(), "left behind: {}", remains.join(", "));
     Ok(())
@@ -218,7 +218,7 @@ fn a_failed_start_leaves_nothing_behind_and_removes_nothing(capture: Capture) ->
     let link = link.lines().find_map(|line| line.strip_prefix("table inet ").map(str::to_owned));
     let link = link.context("there is no table")?;
     lab.end()?;
-    world.is_as_before()?;
+    lab.explain(world.is_as_before())?;
     let file = lab.directory().join("mesh.yaml");
     let up = ["up", "--capture", capture.name(), "--uplink", file.to_str().context("no UTF-8")?];
     let own = Path::new("/run/leno").join(lab.name());
