@@ -249,7 +249,7 @@ async fn why_the_capture_of_a_pod_is_not_known_is_said_with_a_remedy() {
         (Some(1), &Value::Null, &json!("n1"))
     );
     // The agent does not run, so the port-forward fails at its node.
-    let asked = "ask pod leno-system/leno-agent-x for /captures?pod=shop/placed: ";
+    let asked = "query /captures?pod=shop/placed of pod leno-system/leno-agent-x: ";
     assert!(report["unknown"][0].as_str().unwrap().starts_with(asked), "{report}");
 }
 

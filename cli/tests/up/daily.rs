@@ -113,22 +113,22 @@ fn what_is_not_there_is_named_with_what_is() {
         (
             &["exec", "--name", name, "-n", "shoop", "web", "--", "true"],
             2,
-            format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
+            format!("leno: mesh {name} has no namespace shoop: use one of batch, shop\n"),
         ),
         (
             &["stat", "--name", name, "-n", "shoop"],
             2,
-            format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
+            format!("leno: mesh {name} has no namespace shoop: use one of batch, shop\n"),
         ),
         (
             &["slo", "--name", name, "-n", "shoop"],
             2,
-            format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
+            format!("leno: mesh {name} has no namespace shoop: use one of batch, shop\n"),
         ),
         (
             &["authz", "--name", name, "-n", "shoop"],
             2,
-            format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
+            format!("leno: mesh {name} has no namespace shoop: use one of batch, shop\n"),
         ),
         (
             &["why", "--name", name],

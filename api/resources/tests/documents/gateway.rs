@@ -154,7 +154,7 @@ fn every_mistake_of_a_filter_is_told_with_its_place() {
         ),
         (
             "filters: [{type: RequestHeaderModifier, requestHeaderModifier: {remove: [Content-Length]}}]",
-            "6:78: spec.rules[0].filters[0].requestHeaderModifier.remove[0]: Content-Length says where",
+            "6:78: spec.rules[0].filters[0].requestHeaderModifier.remove[0]: Content-Length delimits a message",
         ),
         (
             "filters: [{type: RequestRedirect, requestRedirect: {statusCode: 200}}]",

@@ -436,7 +436,7 @@ fn a_service_that_names_no_waypoint_of_its_own_is_found() {
     assert_eq!(shown(&[&*own, &waypoint("shop", "edge"), &front("shop")].concat()), [""; 0]);
     let far = service("leno.dev/use-waypoint: edge, leno.dev/use-waypoint-namespace: far");
     let found = shown(&[&*far, &waypoint("far", "edge"), &front("far")].concat());
-    assert!(found.len() == 1 && found[0].contains("its own namespace alone"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("serves only its own namespace"), "{found:?}");
 }
 
 /// Regression: workloads that no client could reach, and workloads that could not be a waypoint, were not

@@ -77,7 +77,7 @@ async fn a_mesh_that_is_installed_again_stays_once_its_pods_are_captured_and_by_
     let removed = replica.metric(&looks("removed")).await;
     agents(&bed, 2).await;
     // The line stays in the log, so it can also be read late.
-    replica.line("it goes a step back from=plaintext to=permissive").await;
+    replica.line("its removal goes back one step from=plaintext to=permissive").await;
     counted(&replica, "held").await;
     replica.line("the mesh was installed again while it was being removed: it stays").await;
     step(&replica, 0).await;

@@ -207,7 +207,7 @@ const CASES: [(&str, &str, &str, &str, &str); 21] = [
         "kind: HTTPRoute, name: lost",
         RETRIES,
         "lost: Accepted, not Programmed (RouteNotAttached)",
-        "HTTPRoute lost holds for no Service",
+        "HTTPRoute lost applies to no Service",
     ),
     ("RateLimitPolicy", "kind: Service, name: web", LIMIT, "web: Accepted, Programmed", ""),
     ("RateLimitPolicy", "kind: Workload, name: one", LIMIT, "one: Accepted, Programmed", ""),

@@ -85,7 +85,7 @@ async fn before_the_load_containers_are_listed_until_each_has_a_process() {
     let never = super::tests::pair(never(), never()).watchers;
     let listed = async || Ok(vec![proxy("n1", "a")]);
     let why = never.before(listed, &none).await.unwrap_err().to_string();
-    let words = "60 s: no process of leno-bench-1/n1/leno-proxy is seen on node n1";
+    let words = "60 s: no process of leno-bench-1/n1/leno-proxy is visible on node n1";
     assert!(why.contains(words) && why.contains("Kata"), "{why}");
 }
 
