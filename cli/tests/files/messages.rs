@@ -170,7 +170,7 @@ fn what_would_lead_nowhere_is_refused_by_name() {
         (
             &with_ports(&alias("a", "web", ", ports: [{port: 82}]")),
             &[
-                "mesh.yaml:11:77: spec.ports[0]: error[invalid-document]: uni/web has no port 82; it has 80, 81",
+                "mesh.yaml:11:77: spec.ports[0]: error[invalid-document]: uni/web has no port 82: use one of 80, 81",
             ],
         ),
         (

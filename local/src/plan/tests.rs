@@ -565,7 +565,7 @@ fn aliases_that_lead_nowhere_are_refused() {
         SHOP.to_owned() + &alias("a", "front.shop.svc.cluster.local", ", ports: [{port: 81}]");
     assert_eq!(
         problems(&port),
-        "/srv/mesh.yaml:27:80: spec.ports[0]: shop/front has no port 81; it has 80"
+        "/srv/mesh.yaml:27:80: spec.ports[0]: shop/front has no port 81: use one of 80"
     );
 }
 
