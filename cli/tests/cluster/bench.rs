@@ -439,7 +439,7 @@ async fn a_user_without_rights_is_told_which_are_missing() {
     assert_eq!(bench.calls(), [""; 0]);
 
     let other = bench.run(&["--context", "prod"]).await;
-    assert!(said(&other).contains("no context \"prod\"; it has test"), "{}", said(&other));
+    assert!(said(&other).contains("no context \"prod\": use one of test"), "{}", said(&other));
     let lab = bench.run(&["--generator", "fortio"]).await;
     assert!(said(&lab).contains("--generator is for the lab"), "{}", said(&lab));
     let nowhere =

@@ -68,7 +68,7 @@ async fn a_cluster_that_is_not_named_or_not_there_is_told_of() {
     let other = leno_at(&file, &["analyze", "--context", "prod", "shop"]);
     assert_eq!(other.status.code(), Some(2));
     let text = said(&other);
-    assert!(text.contains("no context \"prod\"; it has test"), "{text}");
+    assert!(text.contains("no context \"prod\": use one of test"), "{text}");
     shop.bed.stop();
     let away = leno_at(&file, &QUESTION);
     assert_eq!(away.status.code(), Some(2));
