@@ -108,9 +108,9 @@ mod tests {
         let missing =
             not_started(Path::new("/nonexistent/leno-broker"), io::ErrorKind::NotFound.into());
         let text = missing.to_string();
-        assert!(text.contains("/nonexistent/leno-broker is missing"), "{text}");
+        assert!(text.contains("/nonexistent/leno-broker does not exist"), "{text}");
         assert!(text.contains("--broker-binary"), "{text}");
         let other = not_started(Path::new("/"), io::ErrorKind::NotFound.into());
-        assert!(!other.to_string().contains("missing"), "{other}");
+        assert!(!other.to_string().contains("use an image"), "{other}");
     }
 }
