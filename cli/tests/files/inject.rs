@@ -134,7 +134,7 @@ fn what_cannot_be_done_is_said_and_decides_the_exit_code() {
     let failed = leno(&["inject", "-"], &clashing);
     assert_eq!(failed.status.code(), Some(1));
     assert_eq!(text(&failed.stdout), clashing);
-    let said = "Pod shop/web: not injected: it has a volume leno-token already";
+    let said = "Pod shop/web: not injected: it already has a volume leno-token";
     assert!(text(&failed.stderr).starts_with(said), "{failed:?}");
 
     let service = leno(&["inject", "-"], SERVICE);

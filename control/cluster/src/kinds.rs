@@ -80,7 +80,7 @@ mod tests {
         for part in [
             "cannot watch HTTPRoute: httproutes is forbidden",
             "leno upgrade",
-            "GRPCRoute cannot",
+            "cannot watch GRPCRoute: conversion webhook",
             "repair the conversion webhook that the kind's",
             "repair the conversion webhook that its",
         ] {

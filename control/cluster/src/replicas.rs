@@ -216,7 +216,7 @@ mod tests {
         let waits = |table: &Table, serves: &str| {
             table.waits("own", serves, SETTLE, Instant::now()).join(", ")
         };
-        assert!(waits(&table, "add both old").contains("not known yet"));
+        assert!(waits(&table, "add both old").contains("unknown yet"));
         let take = |table: &mut Table, found: &[(&str, bool, Option<ReplicaTrust>)]| {
             let found = found.iter().cloned();
             let found = found.map(|(name, ready, trust)| (name.to_owned(), (ready, trust)));

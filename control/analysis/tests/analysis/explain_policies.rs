@@ -88,7 +88,7 @@ fn the_narrower_policy_holds_part_by_part() {
     let all = policies("http://cart/items");
     let slow = one(&all, "retries", "slow");
     assert!(slow.holds && slow.says.starts_with("1 more tries on reset; at most 20 %"), "{slow:?}");
-    assert_eq!(slow.reason, "it is for HTTPRoute shop/cart rule items");
+    assert_eq!(slow.reason, "it applies to HTTPRoute shop/cart rule items");
     let (before, _) =
         MESH.split_once("\nkind: TrafficPolicy\nmetadata: {name: slow").expect("its place");
     let line = before.lines().count();

@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(place(&[]), Ok(()));
         assert_eq!(place(&[("Running", "Pending")]), Ok(()), "its proxy is there before it");
         let rows = [
-            (("\"uid\":\"u\"", "\"uid\":\"v\""), "is not the one of uid u"),
+            (("\"uid\":\"u\"", "\"uid\":\"v\""), "does not have the UID u"),
             (("n1", "n2"), "does not run on node n1"),
             (("\"nodeName\":\"n1\",", ""), "does not run on node n1"),
             (("\"spec\":{", "\"spec\":{\"hostNetwork\":true,"), "uses its node's network"),
