@@ -238,7 +238,7 @@ async fn no_pod_is_captured_before_its_settings_are_known() {
     let agent = Agent::start(directory.path(), &kubeconfig);
     until("namespaces are refused", async || {
         let log = std::fs::read_to_string(&agent.log).unwrap();
-        log.contains("namespaces cannot be followed").then_some(())
+        log.contains("cannot watch namespaces").then_some(())
     })
     .await;
     let why = agent.refuses("own", None).unwrap();

@@ -355,7 +355,7 @@ pub(crate) mod tests {
     async fn invalid_requests_are_rejected_with_the_reason() {
         let (_directory, hub) = hub();
         for (target, status, why) in [
-            ("/api/v1/nothing", 404, "no page"),
+            ("/api/v1/nothing", 404, "not a path of this API"),
             ("/api/v1/topology?at=now", 400, "at is not a number"),
             ("/api/v1/topology?namespace=shop", 400, "no parameter \"namespace\""),
             ("/api/v1/routes?service=cart", 400, "no parameter \"service\""),

@@ -501,5 +501,5 @@ fn reflection_has_the_one_service() {
     let described = reflection::answer(&symbol).unwrap();
     assert!(String::from_utf8_lossy(&described).contains("WindowRequest"));
     let unknown = reflection::answer(b"\x22\x01x").unwrap();
-    assert!(String::from_utf8_lossy(&unknown).contains("is not known"));
+    assert!(String::from_utf8_lossy(&unknown).contains("is unknown"));
 }
