@@ -56,7 +56,7 @@ func TestNodeMode(t *testing.T) {
 	}
 	m := mesh{startCluster(t), t}
 	m.loadImages(binaries)
-	m.installWith()
+	m.installWith("node.reportServed=true")
 	m.wait("rollout", "status", "daemonset/leno-node", "-n", "leno-system")
 	m.stranger()
 	m.must(m.apply(nodeModeObjects()))

@@ -69,6 +69,9 @@ pub(crate) struct Keeper {
     failures: Mutex<HashMap<String, FailedPod>>,
     /// The brokers of pods in node mode; `None` if this process captures no pods.
     brokers: Option<Arc<Brokers>>,
+    /// Whether this agent reports which pods are served. Only then do running pods enter and leave node mode without
+    /// a failed request: other proxies would not hear of it otherwise.
+    reports: bool,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -86,12 +89,17 @@ impl Keeper {
             places: Mutex::default(),
             failures: Mutex::default(),
             brokers: None,
+            reports: false,
             metrics,
         }
     }
 
     pub(crate) fn with_brokers(self, brokers: Arc<Brokers>) -> Self {
         Self { brokers: Some(brokers), ..self }
+    }
+
+    pub(crate) fn with_reports(self, reports: bool) -> Self {
+        Self { reports, ..self }
     }
 
     /// Captures a pod whose sandbox was just created. If there was an earlier attempt, the capture is repeated.
@@ -141,7 +149,7 @@ impl Keeper {
     /// Captures a pod that runs without being captured: it started before the agent, or the plugin was not called
     /// for it.
     pub(crate) fn reconcile(&self, pod: &Pod) -> Result<(), CaptureFailure> {
-        if pod.withdrawn && !pod.ended {
+        if self.reports && pod.withdrawn && !pod.ended {
             return self.leave(pod);
         }
         if !pod.meshed || pod.ended {
@@ -448,8 +456,10 @@ impl Keeper {
         // With an old mark, or one that another program has set, the proxy would start before the pod is captured.
         leno_capture::unmark(&netns).map_err(|error| refused(&error))?;
         // A pod that runs without a proxy goes on as before until a node proxy accepts its connections.
-        let entering =
-            origin == CaptureOrigin::Reconciled && pod.group.is_some() && pod.served != Some(true);
+        let entering = self.reports
+            && origin == CaptureOrigin::Reconciled
+            && pod.group.is_some()
+            && pod.served != Some(true);
         let mut refusals = Vec::new();
         for backend in wanted {
             let cgroup = match self.usable(backend, pod, origin) {

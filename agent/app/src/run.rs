@@ -48,6 +48,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::default());
     let (brokers, ended) = start_brokers(&flags)?;
     let keeper = keeper(&flags.node, Arc::clone(&metrics))?.with_brokers(Arc::clone(&brokers));
+    let keeper = keeper.with_reports(flags.report_served);
     let keeper = Arc::new(keeper);
     let client = connect(flags.kubeconfig.as_deref(), None).await?;
     let cluster = PodSource {

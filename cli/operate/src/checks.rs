@@ -27,8 +27,6 @@ mod served;
 const OLDEST_MINOR: u32 = 26;
 /// The minor number of the oldest version of Kubernetes that enables native sidecars by default (KEP-753).
 const NATIVE_SIDECARS: u32 = 29;
-/// The minor number of the oldest version of Kubernetes that has v1 of ValidatingAdmissionPolicies.
-const ADMISSION_POLICIES: u32 = 30;
 /// The rights that an installation needs: verb, group, resource.
 const RIGHTS: [Right; 14] = [
     ("create", "", "namespaces"),
@@ -260,13 +258,6 @@ async fn version(client: &Client) -> Result<CheckResult, Error> {
         kubernetes().warning(format!(
             "{said}: without native sidecars (1.{NATIVE_SIDECARS}) Jobs need to end their proxy themselves"
         ))
-    } else if minor < ADMISSION_POLICIES {
-        kubernetes()
-            .warning(format!(
-                "{said}: without ValidatingAdmissionPolicies (1.{ADMISSION_POLICIES}) agents may not report which pods \
-                 node proxies serve"
-            ))
-            .remedy("install with --set node.reportServed=false")
     } else {
         kubernetes().good(said)
     })

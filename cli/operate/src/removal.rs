@@ -412,7 +412,6 @@ mod tests {
         let settings = [
             "observer.enabled=false",
             "identity.workloadApi.volume=csi",
-            "node.reportServed=false",
         ]
         .map(str::to_owned);
         let values = with_all_parts(Values::load(&[], &settings).unwrap());

@@ -77,6 +77,7 @@ impl Node {
         };
         let records = CaptureRecords::open(&self.folder.path().join("pods")).unwrap();
         let keeper = Keeper::new(host, ProbeReport::probe(), records, Arc::default());
+        let keeper = keeper.with_reports(true);
         keeper.take_over();
         keeper
     }
