@@ -249,7 +249,7 @@ mod tests {
         let both = format!("{},{}", quoted(&one), quoted(&two));
         assert!(refused(&set(&[key(X509, &both)])).contains("key 0"));
         assert!(refused(&set(&[key(X509, "\"AAAA\"")])).contains("key 0"));
-        assert!(refused("{}").contains("no JSON"));
+        assert!(refused("{}").contains("it is not JSON"));
         assert!(refused("").contains("0 roots"));
         assert!(refused(&set(&vec![first; MAX_CERTIFICATES + 1])).contains("33 roots"));
     }

@@ -235,8 +235,8 @@ mod tests {
             WebAuthorities::open(Some(&file)).unwrap_err().to_string()
         };
         assert!(refused(None).contains("cannot be read"));
-        assert!(refused(Some("")).contains("has no certificate"));
-        assert!(refused(Some("-----BEGIN CERTIFICATE-----\n???\n")).contains("no PEM"));
+        assert!(refused(Some("")).contains("has no usable certificate"));
+        assert!(refused(Some("-----BEGIN CERTIFICATE-----\n???\n")).contains("is not PEM"));
         let long = " ".repeat(usize::try_from(MAX_FILE).unwrap() + 1);
         assert!(refused(Some(&long)).contains("more than"));
 

@@ -169,6 +169,6 @@ mod tests {
         let padded = |bytes: usize| json.clone() + &" ".repeat(bytes - json.len());
         assert_eq!(fetched(padded(MAX_BUNDLE_BYTES)).await.unwrap(), bundle);
         let refused = fetched(padded(MAX_BUNDLE_BYTES + 1)).await.unwrap_err().to_string();
-        assert!(refused.contains("more than 1048576 bytes"), "{refused}");
+        assert!(refused.contains("is larger than 1048576 bytes"), "{refused}");
     }
 }

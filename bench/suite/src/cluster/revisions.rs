@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(none.why, "none of 40 revisions took effect");
         let unknown = of(Some(Err("no log".into())));
         assert_eq!(unknown.arrived(), None);
-        assert!(unknown.mark().unwrap().why.contains("not known: no log"));
+        assert!(unknown.mark().unwrap().why.contains("took effect: no log"));
     }
 
     fn pod(name: &str, ips: &[&str]) -> Pod {

@@ -281,7 +281,7 @@ mod tests {
         let why = |at: &Path, names: &[&str]| format!("{:#}", read(at, names).unwrap_err());
         let said = why(folder.path(), &["faces"]);
         assert!(said.contains("is a directory") && said.contains("--application faces"), "{said}");
-        assert!(why(folder.path(), &["faces", "teastore"]).contains("not of 2"));
+        assert!(why(folder.path(), &["faces", "teastore"]).contains("the run has 2"));
         assert!(why(folder.path(), &["http-1k"]).contains("http-1k has no real application"));
         let file = folder.path().join("images.yaml");
         assert!(why(&file, &["faces"]).starts_with("cannot read"));

@@ -127,7 +127,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     clashing["spec"]["volumes"] = json!([{"name": "leno-token", "emptyDir": {}}]);
     let refused = bed.tried(&clashing).await.unwrap_err();
     assert!(
-        refused.contains("the pod cannot have a proxy: it has a volume leno-token"),
+        refused.contains("the pod cannot have a proxy: it already has a volume leno-token"),
         "{refused}"
     );
     let counted =

@@ -122,8 +122,8 @@ async fn a_compromised_node_proxy_gets_no_identity_of_a_workload_elsewhere() {
     let web = bed.token(("shop", "web"), Some("leno"), Some("here")).await;
     let unbound = bed.token(("leno-system", "node"), Some("leno"), None).await;
     for (token, why) in [
-        (&agent, "sa/agent is no node proxy"),
-        (&web, "sa/web is no node proxy"),
+        (&agent, "sa/agent is not a node proxy"),
+        (&web, "sa/web is not a node proxy"),
         (&unbound, "the token of the node proxy names no pod"),
     ] {
         let refused = issue(&bed, &replica, token, ("here", &here)).await.unwrap_err();

@@ -171,14 +171,14 @@ const CASES: [(&str, &str, &str, &str, &str); 21] = [
         "kind: Service, name: web",
         RETRIES,
         "web: not Accepted (Conflicted), not Programmed (NotAccepted)",
-        "retries: TrafficPolicy older holds",
+        "retries: TrafficPolicy older takes precedence",
     ),
     (
         "TrafficPolicy",
         "kind: Service, name: web",
         "retries: {on: [502]}, timeouts: {idle: 1s}",
         "web: Accepted, Programmed",
-        "retries: TrafficPolicy older holds",
+        "retries: TrafficPolicy older takes precedence",
     ),
     ("TrafficPolicy", "kind: HTTPRoute, name: r", RETRIES, "r: Accepted, Programmed", ""),
     (

@@ -128,7 +128,7 @@ const MISTAKES: [(&str, &str, &str, &str, &str); 16] = [
         GOOD,
         "UnsupportedValue",
         "ResolvedRefs",
-        "one by one",
+        "to its instances directly",
     ),
     ("{group: '', kind: Service, name: calls}", GOOD, "Accepted", "ResolvedRefs", ""),
     (
