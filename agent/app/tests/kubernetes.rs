@@ -137,13 +137,19 @@ fn of_node(name: &str, node: &str) -> Value {
     pod
 }
 
+/// The chart of a mesh whose agents report which pods are served.
+fn chart() -> String {
+    let settings = ["node.reportServed=true".to_owned()];
+    leno_charts::render(&Values::load(&[], &settings).unwrap(), NAMESPACE).unwrap()
+}
+
 /// Prepares a cluster with the agent's rights. Returns the agent's token.
 async fn cluster(bed: &TestApiServer) -> String {
     for name in [NAMESPACE, "shop"] {
         bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
             .await;
     }
-    let chart = leno_charts::render(&Values::defaults(), NAMESPACE).unwrap();
+    let chart = chart();
     let is_right = |document: &&str| {
         document.contains("leno-agent") && document.contains("rbac.authorization.k8s.io/v1\n")
     };
@@ -278,7 +284,7 @@ async fn a_compromised_agent_writes_one_condition_of_pods_of_its_own_node() {
     let Some(kube) = binary() else { return };
     let bed = TestApiServer::start(&kube).await;
     let unbound = cluster(&bed).await;
-    let chart = leno_charts::render(&Values::defaults(), NAMESPACE).unwrap();
+    let chart = chart();
     let is_policy = |document: &&str| document.contains("\nkind: ValidatingAdmissionPolicy");
     let policies: Vec<&str> = chart.split("---\n").filter(is_policy).collect();
     bed.apply_yaml(&policies.join("---\n")).await;

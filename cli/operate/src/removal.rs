@@ -409,11 +409,8 @@ mod tests {
 
     #[test]
     fn what_an_upgrade_has_left_is_removed() {
-        let settings = [
-            "observer.enabled=false",
-            "identity.workloadApi.volume=csi",
-        ]
-        .map(str::to_owned);
+        let settings =
+            ["observer.enabled=false", "identity.workloadApi.volume=csi"].map(str::to_owned);
         let values = with_all_parts(Values::load(&[], &settings).unwrap());
         let all = named(&render(&values, "leno-system").unwrap()).unwrap();
         let has =

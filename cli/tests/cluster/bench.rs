@@ -269,7 +269,7 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
     let refused = bench.leno(&other).await;
     let text = said(&refused);
     assert!(
-        text.contains("namespace leno-bench is of a run") && text.contains("let it end"),
+        text.contains("namespace leno-bench belongs to a run") && text.contains("let it end"),
         "{text}"
     );
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
@@ -441,7 +441,7 @@ async fn a_user_without_rights_is_told_which_are_missing() {
     let other = bench.run(&["--context", "prod"]).await;
     assert!(said(&other).contains("no context \"prod\": use one of test"), "{}", said(&other));
     let lab = bench.run(&["--generator", "fortio"]).await;
-    assert!(said(&lab).contains("--generator is for the lab"), "{}", said(&lab));
+    assert!(said(&lab).contains("--generator is only for the lab"), "{}", said(&lab));
     let nowhere =
         bench.leno(&["run", "faces", "--image", "leno-bench:1", "--out", "nowhere"]).await;
     assert!(

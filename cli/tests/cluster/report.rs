@@ -211,7 +211,7 @@ async fn why_the_capture_of_a_pod_is_not_known_is_said_with_a_remedy() {
     };
     for (pod, wanted) in [
         ("plain", "pod shop/plain has no proxy: label"),
-        ("deploy/web", "pod shop/web-7d9c-aaaaa is on no node yet"),
+        ("deploy/web", "pod shop/web-7d9c-aaaaa is not scheduled to a node yet"),
         (
             "of-the-host",
             "pod shop/of-the-host uses its node's network (hostNetwork), which is never captured",

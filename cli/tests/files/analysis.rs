@@ -295,7 +295,10 @@ fn what_is_typed_without_dashes_is_told_of_them() {
     );
     let text = leno(&["ps", "--name", &"a".repeat(33)], SHOP).stderr;
     let text = String::from_utf8_lossy(&text).into_owned();
-    assert!(text.contains("is not a valid name of a mesh: use 1 to 32 of a-z, 0-9 and '-'"), "{text}");
+    assert!(
+        text.contains("is not a valid name of a mesh: use 1 to 32 of a-z, 0-9 and '-'"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -325,7 +325,10 @@ mod tests {
             answer(&clash, &clash.inject(&InjectionSettings::default(), &PodContext::default()));
         assert_eq!((&told["allowed"], &told["status"]["code"]), (&json!(false), &json!(403)));
         let reason = told["status"]["message"].as_str().unwrap();
-        assert!(reason.starts_with("the pod cannot have a proxy: it already has a volume"), "{reason}");
+        assert!(
+            reason.starts_with("the pod cannot have a proxy: it already has a volume"),
+            "{reason}"
+        );
     }
 
     #[test]

@@ -198,7 +198,10 @@ fn a_match_by_a_header_with_white_space_at_its_ends_is_found() {
         let start = "warning[header-unmatched] spec.rules[0].matches[0].headers[1].value: no request matches";
         let of_header: Vec<_> = found.iter().filter(|one| one.starts_with(start)).collect();
         assert_eq!(of_header.len(), 1, "{kind}: {found:?}");
-        assert!(of_header[0].ends_with("as in \"d \", is not part of it; write \"d\""), "{found:?}");
+        assert!(
+            of_header[0].ends_with("as in \"d \", is not part of it; write \"d\""),
+            "{found:?}"
+        );
         assert_eq!(found.iter().filter(|one| one.contains("header-unmatched")).count(), 1);
     }
 }

@@ -118,7 +118,10 @@ fn the_certificate_of_the_files_is_the_workloads_own_or_none() {
 
     volume.put(&credentials(&volume.issue("other")));
     assert!(
-        volume.read().unwrap_err().contains("does not belong to spiffe://cluster.local/ns/shop/sa/web")
+        volume
+            .read()
+            .unwrap_err()
+            .contains("does not belong to spiffe://cluster.local/ns/shop/sa/web")
     );
     let mixed = CertificateWithKey { issued: one.issued.clone(), key: volume.issue("web").key };
     volume.put(&credentials(&mixed));
