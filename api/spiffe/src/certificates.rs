@@ -6,10 +6,11 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// How many certificates a chain or a bundle may have: enough for the roots of a few rotations.
+/// The most certificates that a chain or a bundle may have. While a CA's root is replaced, a bundle has the old and the
+/// new one; this is enough for several replacements at once.
 pub(crate) const MAX_CERTIFICATES: usize = 32;
 
-/// Splits such certificates. There must be at least one.
+/// Splits certificates in DER that follow each other directly. There must be at least one.
 pub(crate) fn split(der: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
     let (mut all, mut rest) = (Vec::new(), der);
     while !rest.is_empty() {
@@ -31,7 +32,7 @@ pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
-/// Whether this URI is the only one in a certificate.
+/// Whether `id` is the only URI among a certificate's subject alternative names, as SPIFFE requires.
 pub(crate) fn names_alone(der: &[u8], id: &str) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else { return false };
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };

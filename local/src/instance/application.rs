@@ -19,14 +19,15 @@ use crate::isolation::Isolation;
 use crate::output::LineOrigin;
 use crate::process::{Event, ProcessCommand};
 
-/// The state of the application's process while it runs.
+/// What explains why the application's process ended. It is kept across restarts.
 #[derive(Debug, Default)]
 pub(super) struct ApplicationState {
     /// Names the process that must be ended because its liveness probe fails.
     pub(super) condemned: watch::Sender<Option<Condemned>>,
     /// Why the liveness probe fails.
     pub(super) reason: RefCell<Option<String>>,
-    /// Number of processes that the kernel has killed because they exceeded the memory limit.
+    /// How many processes the kernel had killed for exceeding the memory limit when the application last ended. If there
+    /// are more at its next end, the limit was the cause.
     killed: Cell<u64>,
 }
 
@@ -81,7 +82,8 @@ impl InstanceTask {
         }
     }
 
-    /// Runs an init command until it succeeds; false if the instance is stopped before that.
+    /// Runs an init command, and repeats it until it succeeds unless the restart policy is `Never`. Returns true once it
+    /// has succeeded, and false if the instance is stopped before that.
     async fn initialise(
         &self,
         place: &InstanceResources,
@@ -145,7 +147,7 @@ impl InstanceTask {
         let (events, mut happened) = mpsc::unbounded_channel();
         let process = self.supervise((place, origin), command, rules, events);
         let reports = async {
-            // Checks the health of the process that runs at the moment.
+            // The health check of the running process, or `idle` while none runs.
             let mut following = idle();
             loop {
                 let event = tokio::select! {
@@ -164,12 +166,13 @@ impl InstanceTask {
             }
         };
         if tokio::join!(process, reports).0.is_some() {
-            // The instance is kept for inspection. Its proxy no longer serves outbound connections.
+            // The application has ended for good. Its instance is kept until the stop, so that it can be inspected.
             self.stopped().await;
         }
     }
 
-    /// Keeps a process running by `rules`, and sends its events to `events` until this future ends.
+    /// Keeps a process running as `rules` say, and sends its events to `events`, which is closed when this future ends.
+    /// Returns how the process ended if it is not restarted; `None` if the instance was stopped.
     async fn supervise(
         &self,
         (place, origin): (&InstanceResources, &LineOrigin),
@@ -179,7 +182,7 @@ impl InstanceTask {
     ) -> Option<ExitStatus> {
         let start = || self.task(place, command)?.start(&self.mesh.output, origin);
         let until = (self.stop.clone(), StopStage::Applications);
-        // The receiver is polled together with this future, and is dropped after it.
+        // Sending cannot fail: the callers drop the receiver only after this future has ended.
         keep_running(start, rules, until, |event| drop(events.send(event))).await
     }
 

@@ -307,7 +307,7 @@ impl TestApiServer {
 impl Drop for TestApiServer {
     fn drop(&mut self) {
         for child in self.server.iter_mut().chain([&mut self.etcd]) {
-            // Fails if a failed test has already ended the process.
+            // A process that has already ended needs no treatment, and other errors could not be handled here.
             let _ = child.kill();
             let _ = child.wait();
         }

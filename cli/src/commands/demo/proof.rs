@@ -14,7 +14,7 @@ pub(super) struct MeshEvidence {
     /// How traffic was captured.
     pub(super) capture: String,
     pub(super) report: StatReport,
-    /// The number of netfilter rules in the workloads' namespaces; `None` if `nft` did not answer.
+    /// The number of netfilter rules in the workloads' namespaces; `None` if `nft` is not installed.
     pub(super) netfilter_rules: Option<usize>,
     pub(super) measured: MeasuredRun,
 }
@@ -22,13 +22,14 @@ pub(super) struct MeshEvidence {
 /// The outcome of the demo, which `-o json` prints.
 #[derive(Debug, Serialize)]
 pub(super) struct DemoOutcome {
-    /// Whether everything that the demo should prove is true.
+    /// Whether the demo has succeeded: mTLS on every edge, no failed request in either run, and no netfilter rule if eBPF
+    /// captured the traffic. An unknown number of rules is no failure.
     pub(super) holds: bool,
     /// How traffic was captured.
     pub(super) capture: String,
     /// Whether there were edges, and all of them used mTLS.
     pub(super) mtls_on_every_edge: bool,
-    /// The number of netfilter rules in the workloads' namespaces; `None` if there was no `nft`.
+    /// The number of netfilter rules in the workloads' namespaces; `None` if `nft` is not installed.
     pub(super) netfilter_rules: Option<usize>,
     /// The figures of the shop in the mesh.
     pub(super) meshed: RunSummary,

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use crate::commands::tap::text::{lines, ms};
 
-/// Tolerance for the clocks of different machines, and for requests that end shortly after the request that caused
-/// them.
+/// How long after the end of a hop another one may begin and still count as caused by it. The clocks of machines differ,
+/// and an application may send a request shortly after it has answered the one that caused it.
 const SLACK_US: u64 = 5_000;
 
 /// The hops in the order of the tree: each comes after the hop that caused it.
@@ -17,15 +17,15 @@ pub(super) struct Hops {
 
 #[derive(Debug, Serialize)]
 struct Hop {
-    /// The depth of the hop in the tree.
+    /// 0 for a hop without a parent, otherwise one more than the depth of its parent.
     depth: usize,
     #[serde(flatten)]
     request: TappedRequest,
 }
 
 impl Hops {
-    /// Builds the tree. The parent of a hop is the last earlier hop whose server is this hop's client and that had
-    /// not ended.
+    /// Builds the tree. The parent of a hop is, of the hops that began before it and whose server is its client, the last
+    /// one that had not ended when it began (with a tolerance of [`SLACK_US`]).
     pub(super) fn new(mut requests: Vec<TappedRequest>) -> Self {
         requests.sort_by_key(|request| request.at_unix_us);
         let parent = |nth: usize| {
