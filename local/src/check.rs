@@ -510,7 +510,7 @@ mod tests {
             (
                 instance(InstancePhase::Running, 2, failing.clone()),
                 vec![],
-                "running, started again 2 times",
+                "running, restarted 2 times",
             ),
             (
                 instance(InstancePhase::Running, 0, none()),

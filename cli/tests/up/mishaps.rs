@@ -85,7 +85,7 @@ fn orders_are_taken_again_once_there_are_descriptors_again() {
     limit(&format!("--nofile={before}:"));
     // The connection is still open, and sends nothing.
     let restart = mesh.leno(&["restart", "--name", mesh.name(), "web"]).output().unwrap();
-    assert!(out(&restart).starts_with("1 instance started again after "), "{restart:?}");
+    assert!(out(&restart).starts_with("1 instance restarted in "), "{restart:?}");
     assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it was closed");
 }
 
@@ -232,7 +232,7 @@ fn why_names_proxies_that_were_started_again() {
     mesh.wait_for("all of them", || why().contains("\n         web-0: 3 times, last "));
     let text = why();
     assert!(
-        text.contains("warning  the proxy of shop/web-0 was started again 3 times\n"),
+        text.contains("warning  the proxy of shop/web-0 was restarted 3 times\n"),
         "{text}"
     );
     assert!(text.contains(" s ago: was ended by SIGKILL\n"), "{text}");

@@ -348,7 +348,7 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
         })?;
         let check = command::run(&mut lab.leno("check"), LIMIT)?;
         let check = String::from_utf8_lossy(&check.stdout).into_owned();
-        let shown = "started again once (it was stopped by a signal and was replaced)";
+        let shown = "restarted once (it was stopped by a signal and was replaced)";
         ensure!(check.matches(shown).count() == 2, "{check}");
 
         // Traffic does not pass through the broker. As long as no connection waits for the broker, it is only
