@@ -310,9 +310,9 @@ async fn a_compromised_agent_writes_one_condition_of_pods_of_its_own_node() {
     for status in ["True", "False"] {
         let pod = write(&agent, "here", served(status)).await.unwrap();
         let all = pod.status.unwrap().conditions.unwrap();
-        let all: Vec<(&str, &str)> =
+        let all: BTreeMap<&str, &str> =
             all.iter().map(|one| (one.type_.as_str(), one.status.as_str())).collect();
-        assert_eq!(all, [("Ready", "True"), ("leno.dev/Served", status)]);
+        assert_eq!(all, BTreeMap::from([("Ready", "True"), ("leno.dev/Served", status)]));
     }
     let (metadata, alone) =
         ("an agent writes no metadata of a pod", "leno.dev/Served of a pod alone");

@@ -133,7 +133,7 @@ async fn revoke(revoke: &Revoke) -> Result<bool> {
     Ok(true)
 }
 
-/// Warns if no workload has the service account. Its name is then probably misspelt, and nothing was revoked.
+/// Warns if no workload has the service account. Its name is then probably misspelt.
 fn unknown(layout: &Layout, account: &str) {
     // Without a running workload that has a proxy, the name cannot be compared with anything.
     let Ok(mesh) = leno_local::analysis::running(layout.mesh()) else { return };
@@ -141,10 +141,7 @@ fn unknown(layout: &Layout, account: &str) {
     if !accounts.contains(account) {
         let meant = leno_types::nearest(account, accounts.iter().map(String::as_str));
         let meant = meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default();
-        note!(
-            "leno: warning: no workload of this mesh has the service account {account}, so \
-             nothing was revoked{meant}"
-        );
+        note!("leno: warning: no workload of this mesh has the service account {account}{meant}");
     }
 }
 

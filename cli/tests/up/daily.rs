@@ -248,7 +248,7 @@ fn a_port_that_another_program_has_is_named_with_its_workload() {
     let Some((mesh, output)) = root(|| Mesh::refused(&yaml)) else { return };
     let errors = err(&output);
     let expected = format!(
-        "leno: shop/web publishes {taken}: cannot listen on {taken}: Address already in use (os error 98): end the \
+        "leno: cannot publish {taken} for shop/web: cannot listen on {taken}: Address already in use (os error 98): end the \
          program that listens there, or publish another port\n"
     );
     assert!(errors.ends_with(&expected), "{errors}");
@@ -287,7 +287,7 @@ fn what_stops_a_command_at_once_is_said_once() {
         (&[&user[..], &["stat", "--name", "x"]].concat(), needs_root),
         (
             &[leno, "stat", "--kubeconfig", "/absent"],
-            "leno: /absent cannot be used: failed to read kubeconfig from '\"/absent\"': No such file or directory (os \
+            "leno: cannot use /absent: failed to read kubeconfig from '\"/absent\"': No such file or directory (os \
              error 2)\n",
         ),
     ] {

@@ -232,7 +232,7 @@ fn why_names_proxies_that_were_started_again() {
     mesh.wait_for("all of them", || why().contains("\n         web-0: 3 times, last "));
     let text = why();
     assert!(
-        text.contains("warning  the proxy of shop/web-0 was restarted 3 times\n"),
+        text.contains("warning  the proxy of shop/web-0 was started again 3 times\n"),
         "{text}"
     );
     assert!(text.contains(" s ago: was ended by SIGKILL\n"), "{text}");
