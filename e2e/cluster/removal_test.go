@@ -140,7 +140,7 @@ func (m mesh) removed(said []byte, err error) {
 			m.t.Errorf("leno uninstall does not say %q:\n%s", wanted, said)
 		}
 	}
-	if strings.Contains(string(said), "untold") {
+	if strings.Contains(string(said), "missed ") {
 		m.t.Errorf("leno uninstall:\n%s", said)
 	}
 }

@@ -26,7 +26,7 @@ const QUEUE: usize = 4;
 /// Most connections that are served at a time, so that one that sends nothing delays no other. Further ones wait.
 const MAX_SENDERS: usize = 16;
 /// The prefix of the answer to an unknown order. It must be the same in all versions.
-const NOT_UNDERSTOOD: &str = "the order is unknown";
+const NOT_UNDERSTOOD: &str = "the order is not understood";
 
 /// An order to a running mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_mesh_of_an_earlier_version_that_does_not_know_an_order_is_to_be_started_again() {
-        let earlier = "the order is unknown: unknown variant `upgrade_proxies`, expected `restart`";
+        let earlier =
+            "the order is not understood: unknown variant `upgrade_proxies`, expected `restart`";
         let explained = explained(earlier.to_owned());
         assert!(
             explained.starts_with(earlier) && explained.contains("start it again"),

@@ -242,8 +242,8 @@ pub fn clean_up(layout: &Layout) -> Result<()> {
         Err(_) if !layout.record().exists() => Vec::new(),
         Err(error) => return Err(error),
     };
-    remove_made(&recorded)?;
-    remove_made(&traces::made(layout)?)?;
+    let removed = remove_made(&recorded);
+    remove_made(&traces::made(layout)?).and(removed)?;
     remove_directory(layout)
 }
 

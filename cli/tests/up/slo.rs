@@ -130,7 +130,7 @@ fn a_budget_that_is_spent_too_fast_closes_the_gate() {
     assert_eq!(standing(&mesh, "late", "latency"), "exhausted");
     let (code, text) = slo(&mesh, &["gate", "-n", "bank", "--until", "10m"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.starts_with("closed: bank/late latency 90 % below 250 ms: budget used up: "));
+    assert!(text.starts_with("failed: bank/late latency 90 % below 250 ms: budget used up: "));
     let all = reports(&mesh);
     let late = all.iter().find(|one| one["below_ms"] == 250).unwrap();
     assert_eq!((&late["in_time_ms"], &late["bad"]), (&200.0.into(), &late["requests"]), "{late}");

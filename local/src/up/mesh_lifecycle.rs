@@ -171,16 +171,18 @@ impl<'a> MeshLifecycle<'a> {
         let layout = &self.mesh.layout;
         let (record, status, objects) = (layout.record(), layout.status(), self.objects_file());
         let removed = |path: &PathBuf| !path.exists();
+        if !self.rendered.is_empty() && removed(&objects) {
+            self.say(&format!("{} was removed; writing it again", objects.display()));
+            self.rendered.clear();
+            self.publish();
+        }
         if removed(&record) {
             self.say(&format!("{} was removed; writing it again", record.display()));
             if let Err(error) = self.mesh.record.borrow().write() {
                 self.say(&error.chain());
             }
-        } else if !self.rendered.is_empty() && removed(&objects) {
-            self.say(&format!("{} was removed; writing it again", objects.display()));
-            self.rendered.clear();
-            self.publish();
-        } else if removed(&status) {
+        }
+        if removed(&status) {
             self.say(&format!("{} was removed; writing it again", status.display()));
             self.publish();
         }
@@ -470,7 +472,9 @@ impl<'a> MeshLifecycle<'a> {
                 self.remember(edit::edit(true, reason.lines().map(str::to_owned).collect()));
                 self.refused_edit = Some(reason.clone());
                 self.publish();
-                self.say(&format!("edit refused, the last good state stays:\n{reason}"));
+                self.say(&format!(
+                    "edit rejected, the last valid state stays in effect:\n{reason}"
+                ));
             }
         }
     }

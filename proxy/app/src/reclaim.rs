@@ -18,9 +18,9 @@ use nix::time::{ClockId, clock_gettime};
 const EVERY: Duration = Duration::from_secs(1);
 /// How often the process checks whether it is quiet.
 const LOOK: Duration = Duration::from_secs(5);
-/// A process is quiet if it uses less than this part (a tenth) of a CPU between two checks. What 50 idle members need
-/// is a part of that, and so is what answers scrapes of their metrics.
-const BUSY: u32 = 10;
+/// A process is quiet if it uses less than this part (a fiftieth) of a CPU between two checks: idle members, and scrapes of
+/// their metrics, but hardly any requests, since threads that allocate wait while free memory is returned.
+const BUSY: u32 = 50;
 
 thread_local! {
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -126,8 +126,8 @@ mod tests {
         for (at, (used_ms, returns)) in [
             (900, false),
             (500, false),
-            (499, true),
-            (100, false),
+            (99, true),
+            (50, false),
             (2_000, false),
             (0, true),
             (0, false),

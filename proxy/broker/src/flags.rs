@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 pub(crate) const USAGE: &str = "\
 Creates sockets in this network namespace for a node proxy outside of it, on the orders of a supervisor at the other
-end of standard input, a Unix socket; `leno up` and `leno-agent supervise` start it in this way
+end of standard input, a Unix socket; `leno up` and `leno-agent` start it in this way
 
 Usage: leno-broker [OPTIONS]
 

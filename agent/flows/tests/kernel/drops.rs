@@ -95,7 +95,7 @@ fn drops_are_counted_by_reason_as_the_kernel_counts_them() {
 #[test]
 fn datagrams_beyond_a_receive_buffer_are_those_that_the_kernel_counts() {
     let Some(mut lab) = started() else { return };
-    if leno_bpf::kernel_is_before(6, 10) {
+    if leno_bpf::kernel_is_before(6, 11) {
         eprintln!(
             "skipped: the kernel does not say for which socket a packet was (before Linux 6.11)"
         );

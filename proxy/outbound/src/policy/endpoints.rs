@@ -82,6 +82,11 @@ impl Bound {
         if self.gradient.borrow().is_none() {
             return self.gate.enter().await;
         }
+        // Requests that may not wait, or not for long, end such a measurement, too.
+        self.adapt(|gradient| gradient.end_measuring(leno_transport::now()));
+        if let Some(permit) = self.gate.try_enter() {
+            return Ok(permit);
+        }
         // This is boxed, so that requests that need not wait need no memory for it.
         Box::pin(self.enter_adapted()).await
     }
@@ -286,6 +291,21 @@ mod tests {
             }
         }
         assert!(gate.try_enter().is_none(), "it measures with fewer requests than the streams");
+        assert!(adaptive.enter().await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_may_not_wait_end_a_measurement_that_takes_too_long() {
+        let limits = WorkerLimits { adaptive: true, pending: Some(0), ..WorkerLimits::default() };
+        let adaptive = policy(limits, None);
+        let gate = &adaptive.bound.as_ref().unwrap().gate;
+        let _streams: Vec<Permit> = std::iter::from_fn(|| gate.try_enter()).take(10).collect();
+        while gate.try_enter().is_some() {
+            tokio::time::advance(Duration::from_millis(100)).await;
+            (0..10).for_each(|_| adaptive.answered(Duration::from_millis(1), false));
+        }
+        assert!(adaptive.enter().await.is_err(), "it measures");
+        tokio::time::advance(Duration::from_secs(1)).await;
         assert!(adaptive.enter().await.is_ok());
     }
 }
