@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(text(&disk.written), "one\ntwo\nfive\nsix\n");
         let said = text(&said);
         assert!(
-            said.contains("log.json cannot be written (no storage space): lines are lost"),
+            said.contains("log.json cannot be written (no storage space): its lines are lost"),
             "{said}"
         );
         assert!(said.ends_with("log.json can be written again; 2 lines were lost\n"), "{said}");

@@ -1,6 +1,6 @@
 //! Starts and connects the agent's parts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -99,12 +99,8 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
         let entry = install::entry(&socket, &flags.kubelet, &flags.exempt);
         tokio::spawn(installation.keep(binary, entry, metrics));
     }
-    let (sender, changed) = mpsc::channel(MAX_CHANGES);
-    tokio::spawn(cluster.clone().follow(sender.clone()));
     let note = flags.node.state.join(leno_cni::plugin::NODE_MODE);
-    tokio::spawn(cluster.clone().follow_namespaces(sender, note));
-    let of_peers = (cluster.client.clone(), Arc::clone(&flows), Arc::clone(&cluster.metrics));
-    tokio::spawn(peers::follow(of_peers.0, of_peers.1, of_peers.2));
+    let changed = follow(&cluster, &flows, note);
     let of_sizes = (cluster.client.clone(), cluster.node.clone(), Arc::clone(&flows));
     tokio::spawn(sizes::follow(of_sizes.0, of_sizes.1, of_sizes.2, settings));
     tokio::spawn(reconcile((changed, ended), cluster, (keeper, flows), retry));
@@ -139,6 +135,16 @@ fn start_reports(
     let of_node = (Arc::clone(keeper), brokers);
     tokio::spawn(Arc::clone(&reports).follow(Arc::clone(&cluster.pods), of_node));
     reports
+}
+
+/// Starts to follow the pods of the node, all namespaces, and the pods at the other ends of flows. Returns the changes of pods.
+fn follow(cluster: &PodSource, flows: &Arc<Flows>, note: PathBuf) -> mpsc::Receiver<PodChange> {
+    let (sender, changed) = mpsc::channel(MAX_CHANGES);
+    tokio::spawn(cluster.clone().follow(sender.clone()));
+    tokio::spawn(cluster.clone().follow_namespaces(sender, note));
+    let (client, metrics) = (cluster.client.clone(), Arc::clone(&cluster.metrics));
+    tokio::spawn(peers::follow(client, Arc::clone(flows), metrics));
+    changed
 }
 
 /// Checks pods that change, and all pods every [`ROUND`], until the sender of changes is dropped.

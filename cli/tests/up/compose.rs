@@ -179,7 +179,10 @@ const REFUSED: [(&str, &str); 14] = [
     ),
     ("ports: ['53:53/udp']", "services.web.ports: udp ports cannot be published: remove it"),
     ("user: $LENO_TEST_UNSET", "services.web.user: the variable LENO_TEST_UNSET is not set"),
-    ("restart: sometimes", "services.web.restart: write no, always, on-failure or unless-stopped"),
+    (
+        "restart: sometimes",
+        "services.web.restart: it is not a restart policy: write no, always, on-failure or unless-stopped",
+    ),
     ("stop_signal: SIGNOPE", ":4:18: services.web.stop_signal: \"SIGNOPE\" is not one of SIGHUP, "),
     ("mem_limit: 64Q", ":4:16: services.web.mem_limit: \"64Q\" is not an amount of memory: "),
     ("stop_grace_period: 10", ":4:24: services.web.stop_grace_period: "),

@@ -166,7 +166,7 @@ fn dependencies_that_cannot_come_true_are_refused_with_their_line() {
         "7:10: spec.dependsOn.dbs: there is no Workload shop/dbs: did you mean db?",
         "8:12: spec.dependsOn.cache: cache never completes, because it is restarted whenever it ends: set restart: on-failure for it",
         "16:9: spec.user: this machine has no user \"no-such-user\": create it, or write a number",
-        "23:14: spec.dependsOn: these wait for each other: cache -> db -> cache; remove one of the dependencies",
+        "23:14: spec.dependsOn: these wait for each other: cache -> db -> cache: remove one of the dependencies",
     ];
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let lines = expected.map(|line| format!("{}:{line}\n", file.display()));

@@ -211,7 +211,7 @@ fn a_request_that_does_not_come_is_said_and_leaves_no_tap() {
     let said = err(&none);
     assert!(
         said.contains(
-            "waits for a request of client with a path that begins with /never, up to 1s"
+            "waiting for a request of client with a path that begins with /never, at most 1s"
         ),
         "{said}"
     );

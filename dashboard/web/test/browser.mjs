@@ -506,12 +506,12 @@ async function ofThePresent(flows) {
   }
 }
 
-/** Tests that the page shows when the control plane is away, and that the figures continue. */
+/** Tests that the page shows when the control plane does not answer, and that the figures continue. */
 async function away() {
   const { page, complaints } = await open();
   await page.goto(address);
   await page.locator("[data-state=control-plane-away]").waitFor();
-  await page.locator(".problems", { hasText: "the control plane is away" }).waitFor();
+  await page.locator(".problems", { hasText: "the control plane does not answer" }).waitFor();
   await page.locator("tbody tr").first().waitFor();
   await shot(page, "dashboard-away");
   assert.deepEqual(complaints, []);
@@ -595,7 +595,7 @@ async function cluster() {
   // Without the token, the page says that it needs one.
   const { page } = await open();
   await page.goto(base);
-  await page.locator("[data-state=disconnected]", { hasText: "wants a token" }).waitFor();
+  await page.locator("[data-state=disconnected]", { hasText: "requires a token" }).waitFor();
   await page.context().close();
 }
 

@@ -61,7 +61,7 @@ mod tests {
         let (open, most) = used(pid).unwrap();
         assert!((1..most).contains(&open), "{open} of {most}");
         let found = of_process("node", (1020, 1024)).unwrap();
-        assert!(found.text.starts_with("1020 of 1024 descriptors are open"), "{found:?}");
+        assert!(found.text.starts_with("1020 of 1024 file descriptors are open"), "{found:?}");
         assert_eq!(of_process("node", (500, 1024)), None);
     }
 }

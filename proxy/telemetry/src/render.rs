@@ -62,6 +62,24 @@ pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String 
     render_compatible(snapshot, measured, open, (MetricsCompat::default(), &OwnWorkload::default()))
 }
 
+/// Renders what is measured when the page is requested.
+fn all_measured(page: &mut Page, measured: &[Measured]) {
+    let mut family = "";
+    for Measured { kind, name, labels, help, value } in measured {
+        if *name != std::mem::replace(&mut family, name) {
+            match kind {
+                Kind::Gauge => page.family(name, "gauge", help),
+                Kind::Counter => page.counter(name, help),
+            }
+        }
+        let total = if *kind == Kind::Counter { "_total" } else { "" };
+        match &**labels {
+            "" => page.line(format_args!("{name}{total} {value}")),
+            labels => page.line(format_args!("{name}{total}{{{labels}}} {value}")),
+        }
+    }
+}
+
 /// Renders the same metrics, followed by those with the names of other meshes.
 #[must_use]
 pub fn render_compatible(
@@ -122,20 +140,7 @@ pub fn render_compatible(
             "leno_authorization_total{{decision=\"{decision}\",policy=\"{policy}\"}} {count}"
         ));
     }
-    let mut family = "";
-    for Measured { kind, name, labels, help, value } in measured {
-        if *name != std::mem::replace(&mut family, name) {
-            match kind {
-                Kind::Gauge => page.family(name, "gauge", help),
-                Kind::Counter => page.counter(name, help),
-            }
-        }
-        let total = if *kind == Kind::Counter { "_total" } else { "" };
-        match &**labels {
-            "" => page.line(format_args!("{name}{total} {value}")),
-            labels => page.line(format_args!("{name}{total}{{{labels}}} {value}")),
-        }
-    }
+    all_measured(&mut page, measured);
     compat.render(&mut page, own, (snapshot, measured));
     if open {
         page.line(format_args!("# EOF"));

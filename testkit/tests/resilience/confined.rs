@@ -1,7 +1,5 @@
 //! Tests the restrictions of a proxy that is not started by a supervisor.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use leno_testkit::proxy::every_thread_is_confined;
 
 use crate::front::{FrontOptions, FrontProxy};

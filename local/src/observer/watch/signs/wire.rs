@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             lines(page(1_100, 20, 9)),
             [
-                "10 % of the TCP segments from shop/web to shop/db were sent again",
+                "10 % of the TCP segments from shop/web to shop/db were retransmitted",
                 "web-0 has looked up cat.shop 5 times in 30 s: the name does not exist",
             ]
         );
