@@ -360,7 +360,7 @@ pub(crate) mod tests {
             ("/api/v1/topology?namespace=shop", 400, "no parameter \"namespace\""),
             ("/api/v1/routes?service=cart", 400, "no parameter \"service\""),
             ("/api/v1/series?workload=web", 400, "namespace/name"),
-            ("/api/v1/series", 400, "say a workload"),
+            ("/api/v1/series", 400, "pass workload, or client and server"),
             ("/api/v1/budget?window=5", 400, "say servers"),
             (
                 "/api/v1/budget?servers=shop/web",
