@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leno_capture::ProbeReport;
+use leno_flows::LedgerSettings;
 use leno_kube::connect;
 use leno_program::SocketPair;
 use tokio::runtime::Handle;
@@ -48,8 +49,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::default());
     let (brokers, ended) = start_brokers(&flags)?;
     let keeper = keeper(&flags.node, Arc::clone(&metrics))?.with_brokers(Arc::clone(&brokers));
-    let keeper = keeper.with_reports(flags.report_served);
-    let keeper = Arc::new(keeper);
+    let keeper = Arc::new(keeper.with_reports(flags.report_served));
     let client = connect(flags.kubeconfig.as_deref(), None).await?;
     let cluster = PodSource {
         client,
@@ -100,9 +100,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
         tokio::spawn(installation.keep(binary, entry, metrics));
     }
     let note = flags.node.state.join(leno_cni::plugin::NODE_MODE);
-    let changed = follow(&cluster, &flows, note);
-    let of_sizes = (cluster.client.clone(), cluster.node.clone(), Arc::clone(&flows));
-    tokio::spawn(sizes::follow(of_sizes.0, of_sizes.1, of_sizes.2, settings));
+    let changed = follow(&cluster, &flows, (note, settings));
     tokio::spawn(reconcile((changed, ended), cluster, (keeper, flows), retry));
     tokio::select! {
         _ = terminate.recv() => {}
@@ -137,13 +135,19 @@ fn start_reports(
     reports
 }
 
-/// Starts to follow the pods of the node, all namespaces, and the pods at the other ends of flows. Returns the changes of pods.
-fn follow(cluster: &PodSource, flows: &Arc<Flows>, note: PathBuf) -> mpsc::Receiver<PodChange> {
+/// Starts to follow the pods of the node, all namespaces, the pods at the other ends of flows, and the sizes of their tables. Returns
+/// the changes of pods.
+fn follow(
+    cluster: &PodSource,
+    flows: &Arc<Flows>,
+    (note, settings): (PathBuf, LedgerSettings),
+) -> mpsc::Receiver<PodChange> {
     let (sender, changed) = mpsc::channel(MAX_CHANGES);
     tokio::spawn(cluster.clone().follow(sender.clone()));
     tokio::spawn(cluster.clone().follow_namespaces(sender, note));
     let (client, metrics) = (cluster.client.clone(), Arc::clone(&cluster.metrics));
-    tokio::spawn(peers::follow(client, Arc::clone(flows), metrics));
+    tokio::spawn(peers::follow(client.clone(), Arc::clone(flows), metrics));
+    tokio::spawn(sizes::follow(client, cluster.node.clone(), Arc::clone(flows), settings));
     changed
 }
 
