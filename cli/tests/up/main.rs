@@ -469,7 +469,7 @@ fn an_edit_may_remove_everything_and_bring_it_back() {
     // A file that is being written is empty for a moment. That must not end any workload.
     mesh.edit("");
     mesh.wait_for_line("| edit rejected, the last valid state stays in effect:\n");
-    let down = format!("`leno down --name {}` ends the mesh\n", mesh.name());
+    let down = format!("`leno down --name {}`\n", mesh.name());
     mesh.wait_for_line(&format!("| the files have no document: to end the mesh, run {down}"));
     assert!(mesh.takes_traffic("web-0"), "{}", mesh.log());
     mesh.edit("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n");

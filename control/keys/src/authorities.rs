@@ -238,7 +238,7 @@ mod tests {
         assert!(refused(Some("")).contains("has no usable certificate"));
         assert!(refused(Some("-----BEGIN CERTIFICATE-----\n???\n")).contains("is not PEM"));
         let long = " ".repeat(usize::try_from(MAX_FILE).unwrap() + 1);
-        assert!(refused(Some(&long)).contains("more than"));
+        assert!(refused(Some(&long)).contains("is larger than"));
 
         std::fs::write(&file, pem()).unwrap();
         let authorities = WebAuthorities::open(Some(&file)).unwrap();
