@@ -256,7 +256,7 @@ mod tests {
         // starting.
         let odd = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let no_base64 = odd.replace("AAAA", "???");
-        assert!(refused(Some(odd)).contains("can be used"));
+        assert!(refused(Some(odd)).contains("no usable certificate"));
         std::fs::write(&file, [odd, &pem(), &no_base64, &pem()].concat()).unwrap();
         let started = WebAuthorities::open(Some(&file)).unwrap();
         assert!(rendered(&started).contains("{source=\"file\"} 2\n"));

@@ -368,11 +368,11 @@ pub(crate) mod tests {
                 "the parameter window is missing: pass it in milliseconds",
             ),
             ("/api/v1/budget?servers=shop/web,cart&window=5", 400, "namespace/name"),
-            ("/api/v1/series?workload=shop/db", 404, "knows nothing"),
+            ("/api/v1/series?workload=shop/db", 404, "has no data"),
             ("/api/v1/policies?at=now", 400, "at is not a number"),
             ("/api/v1/proxies?at=1", 400, "no parameter \"at\""),
-            ("/api/v1/checks", 404, "leno dashboard shows this"),
-            ("/api/v1/authority", 404, "leno dashboard shows this"),
+            ("/api/v1/checks", 404, "served only by leno dashboard"),
+            ("/api/v1/authority", 404, "served only by leno dashboard"),
         ] {
             let (got, body) = get(&hub, target).await;
             assert_eq!(got, status, "{target}: {body}");
