@@ -320,7 +320,10 @@ async fn a_compromised_agent_writes_one_condition_of_pods_of_its_own_node() {
         (conditions(json!([{"type": "Ready", "status": "False"}])), alone),
         (conditions(json!([{"type": "Ready", "$patch": "delete"}])), alone),
         (conditions(json!([{"type": "Other", "status": "True"}])), alone),
-        (json!({"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}}), alone),
+        (
+            json!({"status": {"podIP": "10.0.0.1", "podIPs": [{"$patch": "replace"}, {"ip": "10.0.0.1"}]}}),
+            alone,
+        ),
         (json!({"status": {"phase": "Failed"}}), alone),
         (json!({"status": {"message": "added"}}), alone),
         (json!({"status": {"podIP": null, "podIPs": null}}), alone),
