@@ -169,21 +169,23 @@ impl<'a> MeshLifecycle<'a> {
             return;
         }
         let layout = &self.mesh.layout;
-        let (record, status, objects) = (layout.record(), layout.status(), self.objects_file());
-        let removed = |path: &PathBuf| !path.exists();
-        if !self.rendered.is_empty() && removed(&objects) {
-            self.say(&format!("{} was removed; writing it again", objects.display()));
-            self.rendered.clear();
-            self.publish();
-        }
-        if removed(&record) {
-            self.say(&format!("{} was removed; writing it again", record.display()));
-            if let Err(error) = self.mesh.record.borrow().write() {
-                self.say(&error.chain());
+        let has_objects = !self.rendered.is_empty();
+        let files =
+            [(self.objects_file(), has_objects), (layout.record(), true), (layout.status(), true)];
+        let [objects, record, status] = files.map(|(path, is_wanted)| {
+            let is_removed = is_wanted && !path.exists();
+            if is_removed {
+                self.say(&format!("{} was removed; writing it again", path.display()));
             }
+            is_removed
+        });
+        if record && let Err(error) = self.mesh.record.borrow().write() {
+            self.say(&error.chain());
         }
-        if removed(&status) {
-            self.say(&format!("{} was removed; writing it again", status.display()));
+        if objects {
+            self.rendered.clear();
+        }
+        if objects || status {
             self.publish();
         }
     }
