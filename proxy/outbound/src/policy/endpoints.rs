@@ -91,8 +91,8 @@ impl Bound {
         Box::pin(self.enter_adapted()).await
     }
 
-    /// Waits for a permit, and meanwhile ends measurements that take too long: requests that wait are the only ones who
-    /// notice, if those in progress do not end.
+    /// Waits for a permit, and meanwhile ends measurements that take too long: if the requests in progress do not end, only
+    /// those that wait or arrive can do that.
     async fn enter_adapted(&self) -> Result<Permit, Full> {
         let mut entered = pin!(self.gate.enter());
         loop {

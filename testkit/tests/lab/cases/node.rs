@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::command::Running;
 use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::{Step, Transcript};
+use leno_testkit::proxy::every_thread_is_confined;
 use leno_testkit::stopped::StoppedThreads;
 use leno_testkit::{command, wait};
 use nix::sys::signal::Signal;
@@ -232,8 +233,7 @@ fn a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone(capture: Captur
             for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
                 ensure!(field(pid, set)? == "0000000000000000", "{set} of {pid}");
             }
-            ensure!(field(pid, "NoNewPrivs")? == "1");
-            ensure!(field(pid, "Seccomp")? == "2", "{pid} is not confined");
+            every_thread_is_confined(pid)?;
             ensure!(field(pid, "Uid")?.split_whitespace().all(|uid| uid == "2102"));
         }
         // One process serves both, in a network namespace that is neither workload's.
